@@ -1,0 +1,1 @@
+"""Everything done with ledgers: manifest, store, advancing, intake, graders, publishing, command line."""

@@ -1,0 +1,63 @@
+"""Canonical JSON (RFC 8785) and its SHA-256: what every hash in Cellwise is computed over.
+
+Two encoders give the same bytes: orjson, a hundred times faster, wherever its output is canonical, and the rfc8785
+library for the rest, namely numbers with a fraction (orjson writes ``1e16`` where RFC 8785 wants sixteen zeros) and
+member names outside the Basic Multilingual Plane (RFC 8785 sorts UTF-16 code units, orjson code points).
+"""
+
+import hashlib
+from typing import Any
+
+import orjson
+import rfc8785
+
+_OPTIONS = orjson.OPT_SORT_KEYS | orjson.OPT_STRICT_INTEGER
+
+LARGEST_INTEGER = 2**53 - 1
+
+
+class NotCanonicalizable(ValueError):  # noqa: N818 - named after the condition, like the errors of json
+    """The value has no canonical JSON: NaN, a lone surrogate, an integer beyond 2^53 - 1, or no JSON at all."""
+
+
+def canonical(value: Any) -> bytes:
+    """The canonical JSON of a JSON value.
+
+    Raises:
+        NotCanonicalizable: for a value that RFC 8785 cannot write.
+    """
+    try:
+        if _needs_rfc8785(value):
+            return rfc8785.dumps(value)
+        return orjson.dumps(value, option=_OPTIONS)
+    except (rfc8785.CanonicalizationError, orjson.JSONEncodeError, UnicodeEncodeError, RecursionError) as error:
+        raise NotCanonicalizable(str(error)) from error
+
+
+def sha256(data: bytes) -> str:
+    """The digest of some bytes, in the form ``sha256:<64 hex digits>`` that every document uses."""
+    return "sha256:" + hashlib.sha256(data).hexdigest()
+
+
+def canonical_hash(value: Any) -> str:
+    """The SHA-256 of a value's canonical JSON."""
+    return sha256(canonical(value))
+
+
+def _needs_rfc8785(value: Any) -> bool:
+    kind = type(value)
+    if kind is dict:
+        for key, item in value.items():
+            if type(key) is not str or not (key.isascii() or max(key) <= "\uffff"):
+                return True
+            kind = type(item)
+            if kind is not str and kind is not int and _needs_rfc8785(item):
+                return True
+        return False
+    if kind is list:
+        for item in value:
+            kind = type(item)
+            if kind is not str and kind is not int and _needs_rfc8785(item):
+                return True
+        return False
+    return not (kind is str or kind is int or kind is bool or value is None)

@@ -1,0 +1,45 @@
+"""Which source files an agent, a grader or the simulator is made of, and one hash over them."""
+
+from collections.abc import Iterable
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+
+from simulator.canonical import canonical_hash, sha256
+
+_SKIPPED_FOLDERS = frozenset({"__pycache__", "node_modules"})
+
+
+def files_below(folder: Path, pattern: str = "*") -> list[Path]:
+    """Every file below a folder but hidden ones, compiled ones and what lies in virtual environments."""
+    found = []
+    for path in sorted(folder.rglob(pattern)):
+        inside = path.relative_to(folder).parts
+        if any(part.startswith(".") or part in _SKIPPED_FOLDERS for part in inside) or path.suffix == ".pyc":
+            continue
+        if any((folder.joinpath(*inside[:depth]) / "pyvenv.cfg").exists() for depth in range(1, len(inside))):
+            continue
+        if path.is_file():
+            found.append(path)
+    return found
+
+
+def files_hash(root: Path, files: Iterable[Path]) -> str:
+    """One hash over the names below ``root`` and the contents of some files."""
+    return canonical_hash({path.relative_to(root).as_posix(): sha256(path.read_bytes()) for path in files})
+
+
+@cache
+def source_hash(module: str) -> str:
+    """The hash over a module of ours: its file, or for a package every file in its folder.
+
+    Raises:
+        ModuleNotFoundError: where there is no such module.
+    """
+    spec = find_spec(module)
+    if spec is None or spec.origin is None:
+        raise ModuleNotFoundError(module)
+    origin = Path(spec.origin)
+    if spec.submodule_search_locations:
+        return files_hash(origin.parent, files_below(origin.parent))
+    return files_hash(origin.parent, [origin])

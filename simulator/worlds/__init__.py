@@ -1,0 +1,64 @@
+"""Worlds: the business that an agent acts on. Each is one module here, found by its name.
+
+A world module has a ``World`` class that satisfies :class:`World` below, and a ``Record`` model of one business record.
+"""
+
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from typing import Any, ClassVar, Literal, Protocol
+
+from pydantic import BaseModel
+
+from simulator.customer import Customer
+
+Kind = Literal["text", "integer", "text or null", "any"]
+
+
+class ToolTimeout(Exception):  # noqa: N818 - the name agents see and ledgers record
+    """The tool did not answer in time; what it was asked to do may have happened."""
+
+
+class World(Protocol):
+    """One trial's business behind one session, bound to the requesting customer."""
+
+    Record: ClassVar[type[BaseModel]]
+    """One business record of a case."""
+    Settings: ClassVar[type[BaseModel]]
+    """What a case may tell the world, such as a fault to inject."""
+    tools: ClassVar[Mapping[str, Mapping[str, Kind]]]
+    """Every tool with the kinds of its arguments, all of them required."""
+    consequential: ClassVar[frozenset[str]]
+    """Tools that change the business or ask for leave to: a lost attempt that called one is never washed away."""
+
+    def __init__(
+        self, records: Sequence[Mapping[str, Any]], customer_id: str, customer: Customer, settings: Mapping[str, Any]
+    ) -> None: ...
+
+    def call(self, tool: str, arguments: Mapping[str, Any]) -> Any:
+        """The result of a call whose tool and arguments are valid.
+
+        Raises:
+            PermissionError, ValueError, ToolTimeout: what the tool answers instead of a result.
+        """
+
+    def objects(self) -> list[dict[str, Any]]:
+        """Final state and events of every business object, as presented."""
+
+
+class UnknownWorld(ValueError):  # noqa: N818 - reads as what is wrong
+    """No world has that name."""
+
+
+def load_world(name: str) -> type[World]:
+    """The world of that name.
+
+    Raises:
+        UnknownWorld: where there is none.
+    """
+    if not name.isidentifier():
+        raise UnknownWorld(f"no world is called {name!r}")
+    try:
+        world: type[World] = import_module(f"simulator.worlds.{name}").World
+    except ModuleNotFoundError as error:
+        raise UnknownWorld(f"no world is called {name!r}") from error
+    return world

@@ -172,9 +172,7 @@ class World:
         return {"status": "committed"}
 
     @staticmethod
-    def _reason_to_block(
-        ledger: OrderLedger, amount_cents: int, currency: str, approval_id: str | None
-    ) -> str | None:
+    def _reason_to_block(ledger: OrderLedger, amount_cents: int, currency: str, approval_id: str | None) -> str | None:
         order = ledger.order
         if not ledger.policy_consulted:
             return "policy_not_consulted"

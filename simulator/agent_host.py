@@ -1,0 +1,213 @@
+"""The process that agents run in: a fork server with one agent's module loaded, and a fresh process for each trial.
+
+It is started with a clean environment and talks to the recorder over a control socket: ``{"run": {...}}`` comes with
+the trial's own socket as a passed descriptor and is answered by ``{"started": pid}``; ``{"exited": ...}`` follows when
+the agent's process ends; ``{"end": true}`` ends its process group and all it left behind, answered by
+``{"ended": true}``. A reusable agent's process serves trial after trial on its one socket.
+
+Whoever forks away from the group does not escape: as child subreaper (Linux) the host inherits every orphan, and ends
+it.
+"""
+
+import ctypes
+import gc
+import json
+import os
+import resource
+import signal
+import socket
+import sys
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from importlib import import_module
+from pathlib import Path
+from typing import Any, cast
+
+from simulator.agent import ProviderUnavailable, Request, Tools
+from simulator.protocol import Connection
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+def main() -> None:
+    """Serves the control socket on descriptor 0 until it closes. Arguments: the agent's name, or none."""
+    control = socket.socket(fileno=os.dup(0))
+    _redirect_input()
+    host = Host(control)
+    try:
+        for name in sys.argv[1:]:
+            load(name)
+    except BaseException as error:
+        traceback.print_exc()
+        host.tell({"unusable": f"{type(error).__name__}: {error}"[:2000]})
+        return
+    gc.collect()
+    gc.freeze()
+    host.tell({"ready": True})
+    host.serve()
+
+
+def load(name: str) -> Callable[..., Any]:
+    """The agent's function: a packaged agent's, or the function of ``module:function``."""
+    module, separator, function = name.partition(":")
+    if separator:
+        found: Any = import_module(module)
+        for part in function.split("."):
+            found = getattr(found, part)
+        return cast("Callable[..., Any]", found)
+    from simulator.agents import load_agent
+
+    return load_agent(name)
+
+
+class Host:
+    """The fork server."""
+
+    def __init__(self, control: socket.socket) -> None:
+        self._control = control
+        self._child: int | None = None
+        become_subreaper()
+
+    def tell(self, message: dict[str, Any]) -> None:
+        with suppress(BrokenPipeError):
+            self._control.sendall(json.dumps(message).encode() + b"\n")
+
+    def serve(self) -> None:
+        signal.signal(signal.SIGCHLD, lambda *_: self._reap())
+        pending = b""
+        try:
+            while True:
+                data, descriptors, _, _ = socket.recv_fds(self._control, 65_536, 1)
+                if not data:
+                    return
+                *lines, pending = (pending + data).split(b"\n")
+                for line in lines:
+                    message = json.loads(line)
+                    if "run" in message:
+                        self._start(socket.socket(fileno=descriptors[0]), message["run"])
+                    else:
+                        self._end()
+                        self.tell({"ended": True})
+        finally:
+            self._end()
+
+    def _start(self, connection: socket.socket, run: dict[str, Any]) -> None:
+        self._end()
+        pid = os.fork()
+        if pid == 0:
+            self._become_agent(connection, run)
+        with suppress(OSError):  # the child does the same: whoever comes first
+            os.setpgid(pid, pid)
+        connection.close()
+        self.tell({"started": pid})
+        self._child = pid
+        self._reap()  # it may have ended before we knew its name
+
+    def _become_agent(self, connection: socket.socket, run: dict[str, Any]) -> None:
+        status = 1
+        try:
+            with suppress(OSError):
+                os.setpgid(0, 0)
+            die_with_parent()
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            self._control.close()
+            memory = run["memory_mb"] * 1024 * 1024
+            resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
+            resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+            serve_trials(Connection(connection), reuse=run["reuse"])
+            status = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(status)
+
+    def _reap(self) -> None:
+        if self._child is None:
+            return
+        with suppress(ChildProcessError):
+            pid, status = os.waitpid(self._child, os.WNOHANG)
+            if pid:
+                # Told once, and before anything else about this process: its group may still live.
+                self.tell({"exited": os.waitstatus_to_exitcode(status)})
+
+    def _end(self) -> None:
+        """Ends the agent's group, then every process that was left to us, until there is none."""
+        child, self._child = self._child, None
+        if child is not None:
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(child, signal.SIGKILL)
+        while True:
+            for orphan in children():
+                with suppress(ProcessLookupError):
+                    os.kill(orphan, signal.SIGKILL)
+            try:
+                os.waitpid(-1, 0)
+            except ChildProcessError:
+                return
+
+
+def serve_trials(connection: Connection, *, reuse: bool) -> None:
+    """The agent's process: one trial, or as many as come."""
+    while (line := connection.receive()) is not None:
+        opening = json.loads(line)
+        connection.send(json.dumps(_answer(opening, connection)).encode())
+        if not reuse:
+            return
+
+
+def _answer(opening: dict[str, Any], connection: Connection) -> dict[str, Any]:
+    try:
+        agent = load(opening["agent"])
+        output = agent(Request(**opening["request"]), Tools(connection), **opening["settings"])
+        if hasattr(output, "__await__"):
+            import asyncio
+
+            output = asyncio.run(_awaited(output))
+        if hasattr(output, "model_dump"):
+            output = output.model_dump(mode="json")
+        answer = {"output": output}
+        json.dumps(answer)
+    except ProviderUnavailable:
+        return {"failed": "ProviderUnavailable", "provider": True}
+    except Exception as error:
+        traceback.print_exc()
+        return {"failed": type(error).__name__}
+    return answer
+
+
+async def _awaited(output: Any) -> Any:
+    return await output
+
+
+def become_subreaper() -> None:
+    """Orphans below this process become its children (Linux; elsewhere only the agent's group is ended)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def die_with_parent() -> None:
+    """The kernel ends this process when its parent dies, however that dies (Linux)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+def children() -> list[int]:
+    """The process ids of this process's children (Linux; elsewhere none are known)."""
+    try:
+        return [int(pid) for pid in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()]
+    except OSError:
+        return []
+
+
+def _redirect_input() -> None:
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,114 @@
+"""The recorder's side of an agent's process: start it, connect a trial to it, end all of it."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from simulator.protocol import Connection
+
+_START_SECONDS = 120.0
+
+
+class AgentNotStartable(Exception):  # noqa: N818 - reads as what happened
+    """The agent's module could not be loaded: a wrong configuration, no evidence against the agent."""
+
+
+class AgentHost:
+    """A fork server process (simulator/agent_host.py) and the connection of its running trial.
+
+    Args:
+        agent: what it loads before it forks; None for the packaged agents, which load on first use.
+        root: the folder that the agent's module is found from, and its working directory.
+        env: all the environment that the agent gets.
+        log: where its standard output and error go.
+    """
+
+    def __init__(self, agent: str | None, root: Path, env: Mapping[str, str], log: BinaryIO) -> None:
+        ours, theirs = socket.socketpair()
+        package_root = str(Path(__file__).resolve().parent.parent)
+        code = (
+            f"import sys; sys.path[:0] = {[str(root), package_root]!r}; from simulator.agent_host import main; main()"
+        )
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-c", code, *([agent] if agent else [])],
+                stdin=theirs.fileno(),
+                stdout=log,
+                stderr=log,
+                cwd=root,
+                env=dict(env),
+                start_new_session=True,
+            )
+        self._control = ours
+        self._lines = Connection(ours)
+        self._connection: Connection | None = None
+        self._running: dict[str, Any] | None = None
+        try:
+            answer = self._hear(_START_SECONDS)
+        except TimeoutError:
+            answer = {"unusable": f"it did not load within {_START_SECONDS:.0f} s"}
+        if "ready" not in answer:
+            self.close()
+            raise AgentNotStartable(answer.get("unusable", "its process ended while loading"))
+
+    def connect(self, *, memory_mb: int, reuse: bool) -> Connection:
+        """A connection to an agent's process: a fresh one, or with ``reuse`` the one that the last trial left."""
+        wanted = {"memory_mb": memory_mb, "reuse": reuse}
+        if self._connection is not None and reuse and self._running == wanted:
+            return self._connection
+        self.end()
+        ours, theirs = socket.socketpair()
+        with theirs:
+            socket.send_fds(self._control, [json.dumps({"run": wanted}).encode() + b"\n"], [theirs.fileno()])
+            self._hear_until("started")
+        self._connection, self._running = Connection(ours), wanted
+        self._connection.watch(self._control.fileno())
+        return self._connection
+
+    def end(self) -> None:
+        """Ends the agent's process group and whatever it left running. Returns when all of it is gone."""
+        if self._connection is None:
+            return
+        self._connection.close()
+        self._connection = self._running = None
+        self._control.sendall(b'{"end": true}\n')
+        self._hear_until("ended")
+
+    def close(self) -> None:
+        """Ends the fork server and all below it."""
+        self._control.close()
+        if self._connection is not None:
+            self._connection.close()
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(10)
+            return
+        self._process.kill()
+        self._process.wait()
+
+    def agent_ended(self) -> bool:
+        """Whether the agent's process has ended. To be asked when the connection's watched descriptor is readable."""
+        line = self._lines.receive()
+        return line is None or "exited" in json.loads(line)
+
+    def _hear_until(self, kind: str) -> None:
+        while kind not in self._hear(_START_SECONDS):
+            pass
+
+    def _hear(self, seconds: float) -> dict[str, Any]:
+        line = self._lines.receive(time.monotonic() + seconds)
+        if line is None:
+            raise AgentNotStartable("the agent's fork server has ended")
+        message: dict[str, Any] = json.loads(line)
+        return message
+
+
+def environment(names: list[str]) -> dict[str, str]:
+    """The variables that a condition names, as far as they are set. Values go nowhere else."""
+    return {name: os.environ[name] for name in names if name in os.environ}

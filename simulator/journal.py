@@ -1,0 +1,101 @@
+"""The journal: each call on disk before it is answered, so that a killed recorder's calls are known.
+
+One file for each worker, JSON objects a line: ``begin``, ``call`` and ``ledger`` of an attempt. The worker holds a lock
+on it as long as it lives; who reads a dead worker's journal waits for that lock first. A last line without its end was
+never answered, and is left out.
+"""
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+
+class Journal:
+    """The worker's side. Every write is one system call, so a kill leaves whole lines and at most one torn end.
+
+    Written lines outlive the process, not a power cut: there is no fsync for each call.
+
+    Raises:
+        OSError: where the disk is full or read-only; the call is then not answered.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        fcntl.flock(self._file, fcntl.LOCK_EX)
+
+    def begin(self, attempt: int, assignment: str, started: int) -> None:
+        self._write(
+            b'{"attempt":%d,"begin":{"assignment":"%b","started":%d}}\n' % (attempt, assignment.encode(), started)
+        )
+
+    def call(self, attempt: int, record: dict[str, Any], started: int, ended: int) -> None:
+        self._write(
+            b'{"attempt":%d,"call":%b,"started":%d,"ended":%d}\n' % (attempt, orjson.dumps(record), started, ended)
+        )
+
+    def ledger(self, attempt: int, document: bytes) -> None:
+        self._write(b'{"attempt":%d,"ledger":%b}\n' % (attempt, document))
+
+    def forget(self) -> None:
+        """Empties the file: the store holds every ledger that it was kept for."""
+        os.ftruncate(self._file, 0)
+
+    def _write(self, line: bytes) -> None:
+        written = os.write(self._file, line)
+        if written != len(line):
+            raise OSError(f"the journal took {written} of {len(line)} bytes: is the disk full?")
+
+
+@dataclass
+class JournaledAttempt:
+    """What a journal tells of one attempt."""
+
+    attempt: int
+    assignment: str | None = None
+    started: int | None = None
+    calls: list[dict[str, Any]] = field(default_factory=list)
+    """``{"call": record, "started": microseconds, "ended": microseconds}``"""
+    ledger: bytes | None = None
+    """The sealed document, where the trial had ended."""
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Waits until the worker that writes a journal is gone, and keeps others from reading it meanwhile."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def read_journal(path: Path) -> dict[int, JournaledAttempt]:
+    """The attempts in a journal, by their numbers in the store.
+
+    Raises:
+        ValueError: a whole line is no journal line: the file was changed by something else.
+    """
+    attempts: dict[int, JournaledAttempt] = {}
+    with path.open("rb") as file:
+        for number, line in enumerate(file, 1):
+            if not line.endswith(b"\n"):
+                break
+            try:
+                members = orjson.loads(line)
+                attempt = attempts.setdefault(members["attempt"], JournaledAttempt(members["attempt"]))
+                if "begin" in members:
+                    attempt.assignment, attempt.started = members["begin"]["assignment"], members["begin"]["started"]
+                elif "ledger" in members:
+                    attempt.ledger = line[line.index(b'"ledger":') + len(b'"ledger":') : -2]
+                else:
+                    attempt.calls.append({name: members[name] for name in ("call", "started", "ended")})
+            except (orjson.JSONDecodeError, KeyError, TypeError) as error:
+                raise ValueError(f"{path}:{number}: no line of a journal") from error
+    return attempts

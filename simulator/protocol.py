@@ -1,0 +1,124 @@
+"""The tool protocol: JSON objects, one a line, between the recorder and an agent's process.
+
+The recorder opens a trial with ``{"version": 1, "agent": name, "settings": {...}, "request": {...}}``. The agent sends
+``{"tool": name, "arguments": {...}}``, answered by ``{"result": ...}`` or ``{"error": class}``, and ends with
+``{"output": {...}}`` or ``{"failed": class}``.
+"""
+
+import json
+import select
+import socket
+import time
+from typing import Any
+
+VERSION = 1
+
+LONGEST_FRAME = 8 * 1024 * 1024
+"""Bytes of the longest line that is read."""
+
+
+class FrameTooLong(Exception):  # noqa: N818 - reads as what happened
+    """A line went past LONGEST_FRAME."""
+
+
+class Connection:
+    """One end of the socket. The agent's end blocks; the recorder's waits until a deadline and watches the agent."""
+
+    def __init__(self, connected: socket.socket) -> None:
+        self.socket = connected
+        self._pending = bytearray()
+        self._poll = select.poll()
+        self._poll.register(connected, select.POLLIN)
+        self._watched: int | None = None
+
+    def watch(self, descriptor: int) -> None:
+        """Has :meth:`receive` return early once this descriptor is readable."""
+        self._watched = descriptor
+        self._poll.register(descriptor, select.POLLIN)
+
+    @property
+    def watched(self) -> bool:
+        return self._watched is not None
+
+    def unwatch(self) -> None:
+        if self._watched is not None:
+            self._poll.unregister(self._watched)
+            self._watched = None
+
+    def receive(self, deadline: float | None = None) -> bytes | None:
+        """The next line without its end; None at the end of the stream.
+
+        Args:
+            deadline: on ``time.monotonic``'s clock.
+
+        Raises:
+            TimeoutError: at the deadline.
+            InterruptedError: the watched descriptor became readable and no line is waiting.
+            FrameTooLong: the line is longer than LONGEST_FRAME.
+        """
+        searched = 0
+        while True:
+            end = self._pending.find(b"\n", searched)
+            if end >= 0:
+                line = bytes(self._pending[:end])
+                del self._pending[: end + 1]
+                return line
+            searched = len(self._pending)
+            if searched > LONGEST_FRAME:
+                raise FrameTooLong
+            if deadline is not None:
+                self._wait(deadline)
+            try:
+                data = self.socket.recv(262_144)
+            except ConnectionResetError:
+                data = b""
+            if not data:
+                return None
+            self._pending += data
+
+    def _wait(self, deadline: float) -> None:
+        # Whole milliseconds rounded up: never a busy loop just before the deadline.
+        remaining = deadline - time.monotonic()
+        ready = self._poll.poll(max(0, int(remaining * 1000) + 1)) if remaining > 0 else []
+        if not ready:
+            raise TimeoutError
+        if all(descriptor == self._watched for descriptor, _ in ready):
+            raise InterruptedError
+
+    def send(self, frame: bytes, deadline: float | None = None) -> None:
+        """Sends one line.
+
+        Raises:
+            TimeoutError: the other side did not read until the deadline.
+            BrokenPipeError, ConnectionResetError: it has gone.
+        """
+        if deadline is not None:
+            self.socket.settimeout(max(0.001, deadline - time.monotonic()))
+        try:
+            self.socket.sendall(frame + b"\n")
+        finally:
+            if deadline is not None:
+                self.socket.settimeout(None)
+
+    def close(self) -> None:
+        self.socket.close()
+
+
+class DuplicateMember(ValueError):  # noqa: N818 - reads as what is wrong
+    """A JSON object names a member twice: two readers could take it for two different calls."""
+
+
+def parse(line: bytes) -> Any:
+    """A line's JSON, kept exactly: large integers stay integers, NaN and lone surrogates come through to be refused.
+
+    Raises:
+        DuplicateMember, ValueError, RecursionError: it is no such JSON.
+    """
+    return json.loads(line, object_pairs_hook=_members)
+
+
+def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    members = dict(pairs)
+    if len(members) != len(pairs):
+        raise DuplicateMember
+    return members

@@ -1,0 +1,253 @@
+"""The recorder: one trial of one agent, from its opening to the sealed ledger.
+
+It holds the world, the customer, the limits and the secret; the agent is another process that reaches them through the
+tool protocol alone. Each call is journaled before it is answered. At a limit the agent's group is ended and the ledger
+sealed with what was done until then.
+"""
+
+import json
+import platform
+import socket
+import time
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from pydantic import ValidationError
+
+from simulator.agent_process import AgentHost, environment
+from simulator.assignment import simulator_identity
+from simulator.journal import Journal
+from simulator.ledger import seal
+from simulator.output import Claims, Output
+from simulator.protocol import Connection, FrameTooLong, parse
+from simulator.replay import compose, open_session
+from simulator.session import Session
+
+LARGEST_RECORD = 16 * 1024 * 1024
+"""Bytes that a trial's calls may take on record: past it the agent is ended with DiskLimit."""
+
+
+class ProviderFailed(Exception):  # noqa: N818 - reads as what happened
+    """The agent's model provider could not be reached: the attempt is no evidence."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """One attempt at one trial, as the intake hands it out."""
+
+    attempt: int
+    """The store's number of the attempt, which the journal goes by."""
+    number: int
+    """1 for the trial's first attempt."""
+    trial: str
+    secret: str
+    """Proves to the intake that a ledger comes from this recorder."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """How an agent ended: with an answer, or with an error instead."""
+
+    message: str
+    claims: dict[str, Any]
+    usage: dict[str, Any] | None
+    error: str | None
+
+
+def failure(error: str) -> Answer:
+    """What stands for the answer of an agent that gave none."""
+    claims = Claims(claimed_outcome="needs_review").model_dump(mode="json")
+    return Answer(message="", claims=claims, usage=None, error=error)
+
+
+class Recorder:
+    """Runs trials one after the other, keeping an agent host for each kind of agent.
+
+    Args:
+        root: the folder that agents of one's own are imported from.
+    """
+
+    def __init__(self, root: Path, journal: Journal, log: BinaryIO, launcher: str, worker: str) -> None:
+        self._root = root
+        self._journal = journal
+        self._log = log
+        self._place = {"launcher": launcher, "host": socket.gethostname(), "worker": worker}
+        self._hosts: dict[tuple[Any, ...], AgentHost] = {}
+
+    def run(self, lease: Lease, assignment: dict[str, Any], assignment_hash: str) -> bytes:
+        """One trial's ledger document.
+
+        Raises:
+            AgentNotStartable: the agent's module does not load.
+            ProviderFailed: the agent's provider could not be reached.
+            OSError: the journal cannot be written.
+        """
+        agent, limits = assignment["agent"], assignment["limits"]
+        key, host = self._host(agent)
+        connection = host.connect(memory_mb=limits["memory_mb"], reuse=agent["reuse"])
+        trial = _Trial(lease, assignment, self._journal)
+        self._journal.begin(lease.attempt, assignment_hash, trial.started)
+        try:
+            answer = trial.converse(connection, host)
+        finally:
+            if not (agent["reuse"] and trial.connection_reusable):
+                try:
+                    host.end()
+                except (OSError, TimeoutError):
+                    self._hosts.pop(key).close()
+        document = seal(*trial.parts(answer, self._place))
+        self._journal.ledger(lease.attempt, document)
+        return document
+
+    def forget(self) -> None:
+        """Empties the journal: every ledger that it was kept for is in the store."""
+        self._journal.forget()
+
+    def close(self) -> None:
+        for host in self._hosts.values():
+            host.close()
+
+    def _host(self, agent: dict[str, Any]) -> tuple[tuple[Any, ...], AgentHost]:
+        module = agent["name"] if ":" in agent["name"] else None
+        key = (module, *agent["env"])
+        if key not in self._hosts:
+            self._hosts[key] = AgentHost(module, self._root, environment(agent["env"]), self._log)
+        return key, self._hosts[key]
+
+
+class _Trial:
+    """The conversation of one trial."""
+
+    def __init__(self, lease: Lease, assignment: dict[str, Any], journal: Journal) -> None:
+        self._lease = lease
+        self._assignment = assignment
+        self._journal = journal
+        self._session, self._customer = open_session(assignment)
+        self._times: list[dict[str, int]] = []
+        self._recorded = 0
+        self._clock = time.time_ns() - time.monotonic_ns()
+        self.started = self._now()
+        self.connection_reusable = False
+
+    def converse(self, connection: Connection, host: AgentHost) -> Answer:
+        agent = self._assignment["agent"]
+        deadline = time.monotonic() + self._assignment["limits"]["seconds"]
+        opening = {
+            "version": 1,
+            "agent": agent["name"],
+            "settings": agent["settings"],
+            "request": self._assignment["request"],
+        }
+        try:
+            connection.send(json.dumps(opening).encode(), deadline)
+            while True:
+                try:
+                    line = connection.receive(deadline)
+                except InterruptedError:
+                    if not host.agent_ended():
+                        continue
+                    # What it had sent before it ended is still to be read.
+                    connection.unwatch()
+                    deadline = min(deadline, time.monotonic() + 0.05)
+                    continue
+                if line is None:
+                    return failure("AgentExited")
+                answer = self._take(line, connection, deadline)
+                if answer is not None:
+                    return answer
+        except TimeoutError:
+            return failure("TimeLimit" if connection.watched else "AgentExited")
+        except FrameTooLong:
+            return failure("ProtocolError")
+        except (BrokenPipeError, ConnectionResetError):
+            return failure("AgentExited")
+
+    def parts(self, answer: Answer, place: dict[str, str]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The ledger's content and envelope, as JSON values."""
+        content = compose(self._assignment, self._session, self._customer, answer.message, answer.claims, answer.error)
+        envelope = {
+            "version": 1,
+            "trial": self._lease.trial,
+            "attempt": self._lease.number,
+            "started": self.started,
+            "ended": self._now(),
+            "calls": self._times,
+            "usage": answer.usage,
+            "software": software(),
+            "isolation": "process",
+            "place": place,
+            "sealed_by": "recorder",
+        }
+        return content, envelope
+
+    def _take(self, line: bytes, connection: Connection, deadline: float) -> Answer | None:
+        started = self._now()
+        try:
+            message = parse(line)
+        except (ValueError, RecursionError):
+            message = None
+        if not isinstance(message, dict):
+            # A line that is no JSON object may have been meant as a call: it is refused like one, and on record.
+            message = {"tool": "", "arguments": None}
+        if "output" in message:
+            self.connection_reusable = True
+            return _answer(message["output"])
+        if "failed" in message:
+            self.connection_reusable = True
+            if message.get("provider") is True:
+                raise ProviderFailed
+            return failure(_error_name(message["failed"]))
+        if len(self._session.calls) >= self._assignment["limits"]["tool_calls"]:
+            return failure("CallLimit")
+        record = _call(self._session, message.get("tool"), message.get("arguments"), line)
+        ended = self._now()
+        self._journal.call(self._lease.attempt, record, started, ended)
+        self._times.append({"started": started, "ended": ended})
+        self._recorded += len(line)
+        if self._recorded > LARGEST_RECORD:
+            return failure("DiskLimit")
+        reply = {"error": record["error"]} if "error" in record else {"result": record["result"]}
+        connection.send(json.dumps(reply).encode(), deadline)
+        return None
+
+    def _now(self) -> int:
+        """Microseconds since the epoch, never running backwards within a trial."""
+        return (self._clock + time.monotonic_ns()) // 1000
+
+
+def _call(session: Session, tool: Any, arguments: Any, line: bytes) -> dict[str, Any]:
+    if session.refuses(tool, arguments):
+        return session.refuse(tool, arguments, line)
+    return session.call(tool, arguments)
+
+
+def _answer(value: Any) -> Answer:
+    try:
+        output = Output.model_validate(value)
+        claims = output.claims().model_dump(mode="json")
+        usage = output.usage.model_dump(mode="json") if output.usage else None
+        for text in _texts([output.message, claims, usage]):
+            text.encode()
+    except (ValidationError, UnicodeEncodeError):
+        return failure("InvalidOutput")
+    return Answer(output.message, claims, usage, None)
+
+
+def _texts(value: Any) -> list[str]:
+    if isinstance(value, str):
+        return [value]
+    items = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return [text for item in items for text in _texts(item)]
+
+
+def _error_name(name: Any) -> str:
+    if not isinstance(name, str) or not name.isidentifier() or not name.isascii() or len(name) > 200:
+        return "Exception"
+    return "MemoryLimit" if name == "MemoryError" else name
+
+
+@cache
+def software() -> dict[str, str]:
+    return {**simulator_identity(), "python": platform.python_version()}

@@ -20,7 +20,7 @@ from simulator.agent_process import AgentHost, environment
 from simulator.assignment import simulator_identity
 from simulator.journal import Journal
 from simulator.ledger import seal
-from simulator.output import Claims, Output
+from simulator.output import Output, unanswered
 from simulator.protocol import Connection, FrameTooLong, parse
 from simulator.replay import compose, open_session
 from simulator.session import Session
@@ -58,8 +58,7 @@ class Answer:
 
 def failure(error: str) -> Answer:
     """What stands for the answer of an agent that gave none."""
-    claims = Claims(claimed_outcome="needs_review").model_dump(mode="json")
-    return Answer(message="", claims=claims, usage=None, error=error)
+    return Answer(message="", claims=unanswered(), usage=None, error=error)
 
 
 class Recorder:

@@ -1,0 +1,140 @@
+"""The intake: the only door through which a ledger enters the store.
+
+*Validated* means: the schema, both hashes, and the recorded calls given again to a fresh world made from the stored
+assignment, which must answer and end exactly as recorded (simulator/replay.py). Local workers and, later, pods come
+through the same functions.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+from pydantic import ValidationError
+
+from simulator.canonical import NotCanonicalizable
+from simulator.journal import JournaledAttempt
+from simulator.ledger import ATTEMPT_LOST, Ledger, seal
+from simulator.output import unanswered
+from simulator.replay import ReplayError, compose, first_difference, rebuild, replay
+
+LARGEST_LEDGER = 64 * 1024 * 1024
+"""Bytes. A recorder ends an agent long before (simulator/recorder.py, LARGEST_RECORD)."""
+
+
+class Quarantined(ValueError):  # noqa: N818 - reads as what becomes of it
+    """A document that is no valid ledger of its attempt. It is kept as an incident and never graded.
+
+    ``kind`` is ``malformed``, ``hash`` or ``replay``; the message names the place.
+    """
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
+@dataclass(frozen=True, slots=True)
+class ValidLedger:
+    """A ledger that may enter the store."""
+
+    document: bytes
+    content: dict[str, Any]
+    content_hash: str
+    ledger_hash: str
+    started: int
+    ended: int
+
+
+def validate(document: bytes, assignment: dict[str, Any], trial: str, number: int) -> ValidLedger:
+    """Checks a ledger against the assignment of the attempt that it says it is of.
+
+    Args:
+        assignment: the stored one, as a JSON value.
+        trial: the trial's name, and
+        number: the attempt's, which the envelope must carry.
+
+    Raises:
+        Quarantined: with the first thing that is wrong.
+    """
+    if len(document) > LARGEST_LEDGER:
+        raise Quarantined("malformed", f"{len(document)} bytes are more than a ledger may have ({LARGEST_LEDGER})")
+    try:
+        ledger = Ledger.model_validate_json(document)
+        members = orjson.loads(document)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        place = ".".join(str(part) for part in first["loc"]) or "the document"
+        raise Quarantined("malformed", f"{place}: {first['msg']}") from error
+    except orjson.JSONDecodeError as error:
+        raise Quarantined("malformed", f"the document is no JSON: {error}") from error
+    content, envelope = members["content"], members["envelope"]
+    if (envelope["trial"], envelope["attempt"]) != (trial, number):
+        raise Quarantined("malformed", f"envelope: it is of {envelope['trial']}, attempt {envelope['attempt']}")
+    _check_times(envelope, len(content["calls"]))
+    _check_ending(content)
+    try:
+        rebuilt = rebuild(assignment, content)
+        expected = seal(rebuilt, envelope)
+    except ReplayError as error:
+        raise Quarantined("replay", f"content.{error}") from error
+    except NotCanonicalizable as error:
+        raise Quarantined("malformed", f"content: {error}") from error
+    if expected != document:
+        if (where := first_difference(rebuilt, content, "content")) is not None:
+            raise Quarantined("replay", f"{where}: a fresh world answers otherwise")
+        raise Quarantined("hash", "content_hash, ledger_hash or the canonical form is not that of the document")
+    return ValidLedger(
+        document, content, ledger.content_hash, ledger.ledger_hash, envelope["started"], envelope["ended"]
+    )
+
+
+def seal_lost(journaled: JournaledAttempt, assignment: dict[str, Any], envelope: dict[str, Any]) -> ValidLedger:
+    """The ledger of an attempt that was lost, from its journal: AttemptLost instead of an answer.
+
+    Args:
+        envelope: the identity of the attempt; times and calls are the journal's.
+
+    Raises:
+        Quarantined: the journal's calls are not what a fresh world answers.
+    """
+    calls = [entry["call"] for entry in journaled.calls]
+    try:
+        session, customer = replay(assignment, calls)
+    except (ReplayError, KeyError, TypeError) as error:
+        raise Quarantined("replay", f"journal: {error}") from error
+    if (where := first_difference(session.calls, calls, "calls")) is not None:
+        raise Quarantined("replay", f"journal: {where}: a fresh world answers otherwise")
+    content = compose(assignment, session, customer, "", unanswered(), ATTEMPT_LOST)
+    started = journaled.started or 0
+    times = [{"started": entry["started"], "ended": entry["ended"]} for entry in journaled.calls]
+    document = seal(
+        content,
+        {
+            **envelope,
+            "version": 1,
+            "started": started,
+            "ended": times[-1]["ended"] if times else started,
+            "calls": times,
+            "usage": None,
+            "sealed_by": "journal",
+        },
+    )
+    return validate(document, assignment, envelope["trial"], envelope["attempt"])
+
+
+def _check_times(envelope: dict[str, Any], calls: int) -> None:
+    times = [envelope["started"]]
+    for call in envelope["calls"]:
+        times += [call["started"], call["ended"]]
+    times.append(envelope["ended"])
+    if len(envelope["calls"]) != calls:
+        raise Quarantined("malformed", f"envelope.calls: {len(envelope['calls'])} times for {calls} calls")
+    if times != sorted(times):
+        raise Quarantined("malformed", "envelope.calls: times run backwards")
+
+
+def _check_ending(content: dict[str, Any]) -> None:
+    error = content["error"]
+    if error is None and not content["message"]:
+        raise Quarantined("malformed", "content.message: it is empty, and no error says why")
+    if error is not None and (content["message"], content["claims"]) != ("", unanswered()):
+        raise Quarantined("malformed", "content.claims: an agent that ended with an error claims nothing")

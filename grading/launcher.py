@@ -1,0 +1,107 @@
+"""The launcher of local worker processes: each in a process group of its own, ended as a group."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+_END_SECONDS = 5.0
+
+
+class Worker:
+    """A worker process (simulator/worker.py) as the runner sees it: leases go out, reports come in.
+
+    Args:
+        root: the folder that agents of one's own are imported from.
+        folder: where its journal and its agents' log are, named after ``name``.
+    """
+
+    def __init__(self, name: str, root: Path, folder: Path) -> None:
+        self.name = name
+        self.journal = folder / f"{name}.journal"
+        self.outstanding: dict[int, Any] = {}
+        """What it was handed and has not answered, by attempt, in the order it will run them."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            self._process = subprocess.Popen(
+                [
+                    *(sys.executable, "-m", "simulator.worker", "--name", name),
+                    *("--root", str(root), "--journal", str(self.journal), "--log", str(folder / f"{name}.log")),
+                ],
+                stdin=theirs.fileno(),
+                start_new_session=True,
+                # Where this process found simulator/, the worker finds it: also from a checkout that is not installed.
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+            )
+        # Neither side may wait for the other to read first: what the worker does not take yet waits here.
+        ours.setblocking(False)
+        self.socket = ours
+        self._outgoing = bytearray()
+        self._pending = bytearray()
+        self._known: set[str] = set()
+
+    def hand_out(self, leases: list[tuple[dict[str, Any], dict[str, Any]]]) -> None:
+        """Sends leases, each with its assignment, which travels once for each worker."""
+        frames = []
+        for lease, assignment in leases:
+            if lease["hash"] not in self._known:
+                self._known.add(lease["hash"])
+                frames.append(json.dumps({"hash": lease["hash"], "assignment": assignment}))
+            frames.append(json.dumps(lease))
+        self._send("".join(frame + "\n" for frame in frames).encode())
+
+    def forget_journal(self) -> None:
+        """Has it empty its journal, all of whose ledgers are in the store."""
+        self._send(b'{"forget": true}\n')
+
+    def _send(self, data: bytes) -> None:
+        self._outgoing += data
+        self.flush()
+
+    def flush(self) -> None:
+        """Sends what waits, as far as the worker takes it. That it has ended shows when its reports are read."""
+        with suppress(BlockingIOError, BrokenPipeError, ConnectionResetError):
+            while self._outgoing:
+                del self._outgoing[: self.socket.send(self._outgoing)]
+
+    @property
+    def has_waiting(self) -> bool:
+        return bool(self._outgoing)
+
+    def reports(self) -> list[tuple[dict[str, Any], bytes]] | None:
+        """What has arrived since the last call, to be called when the socket is readable; None when it has ended."""
+        try:
+            data = self.socket.recv(4 * 1024 * 1024)
+        except ConnectionResetError:
+            data = b""
+        if not data:
+            return None
+        self._pending += data
+        found = []
+        while (end := self._pending.find(b"\n")) >= 0:
+            head: dict[str, Any] = json.loads(self._pending[:end])
+            size = head.pop("bytes")
+            if len(self._pending) < end + 1 + size:
+                break
+            found.append((head, bytes(self._pending[end + 1 : end + 1 + size])))
+            del self._pending[: end + 1 + size]
+        return found
+
+    @property
+    def exit_code(self) -> int | None:
+        return self._process.poll()
+
+    def end(self, *, at_once: bool = False) -> None:
+        """Lets it end by itself, or ends its group at once; with it end its agents."""
+        self.socket.close()
+        if not at_once:
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(_END_SECONDS)
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()

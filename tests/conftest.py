@@ -1,0 +1,28 @@
+"""What holds for every test: with CELLWISE_TEST_REQUIRE_ALL=1, as in CI, a skipped test is a failure."""
+
+import os
+
+import pytest
+
+REQUIRE_ALL = os.environ.get("CELLWISE_TEST_REQUIRE_ALL") == "1"
+
+_skipped: list[str] = []
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    if report.skipped and not hasattr(report, "wasxfail"):
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+        _skipped.append(f"{report.nodeid}: {reason}")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    if REQUIRE_ALL and _skipped and exitstatus == pytest.ExitCode.OK:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if REQUIRE_ALL and _skipped:
+        terminalreporter.section("skipped, where everything is required")
+        for line in _skipped:
+            terminalreporter.line(line)

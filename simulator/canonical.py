@@ -13,6 +13,8 @@ import rfc8785
 
 _OPTIONS = orjson.OPT_SORT_KEYS | orjson.OPT_STRICT_INTEGER
 
+_PLAIN = frozenset({str, int, bool, type(None)})
+
 LARGEST_INTEGER = 2**53 - 1
 
 
@@ -30,7 +32,7 @@ def canonical(value: Any) -> bytes:
         if _needs_rfc8785(value):
             return rfc8785.dumps(value)
         return orjson.dumps(value, option=_OPTIONS)
-    except (rfc8785.CanonicalizationError, orjson.JSONEncodeError, UnicodeEncodeError, RecursionError) as error:
+    except (rfc8785.CanonicalizationError, TypeError, UnicodeEncodeError, RecursionError) as error:
         raise NotCanonicalizable(str(error)) from error
 
 
@@ -45,19 +47,19 @@ def canonical_hash(value: Any) -> str:
 
 
 def _needs_rfc8785(value: Any) -> bool:
-    kind = type(value)
-    if kind is dict:
-        for key, item in value.items():
-            if type(key) is not str or not (key.isascii() or max(key) <= "\uffff"):
+    containers = [[value]]
+    # Grows while it is read: every container below, but no text, integer, truth value or null, of which most are.
+    for container in containers:
+        items: Any = container
+        if type(container) is dict:
+            names = "".join(container)
+            if not names.isascii() and max(names) > "\uffff":
                 return True
+            items = container.values()
+        for item in items:
             kind = type(item)
-            if kind is not str and kind is not int and _needs_rfc8785(item):
-                return True
-        return False
-    if kind is list:
-        for item in value:
-            kind = type(item)
-            if kind is not str and kind is not int and _needs_rfc8785(item):
-                return True
-        return False
-    return not (kind is str or kind is int or kind is bool or value is None)
+            if kind not in _PLAIN:
+                if kind is not dict and kind is not list:
+                    return True
+                containers.append(item)
+    return False

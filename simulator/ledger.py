@@ -7,7 +7,7 @@ A hash shows integrity, not origin.
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, JsonValue
+from pydantic import Discriminator, Field, JsonValue, Tag
 
 from simulator.assignment import Isolation, Request
 from simulator.canonical import canonical, sha256
@@ -52,7 +52,20 @@ class RefusedCall(WireModel):
     error: Literal["InvalidCall"]
 
 
-Call = AnsweredCall | FailedCall | RefusedCall
+def _kind_of_call(call: Any) -> str:
+    if not isinstance(call, dict):
+        return type(call).__name__
+    if "result" in call:
+        return "AnsweredCall"
+    return "RefusedCall" if call.get("error") == "InvalidCall" else "FailedCall"
+
+
+Call = Annotated[
+    Annotated[AnsweredCall, Tag("AnsweredCall")]
+    | Annotated[FailedCall, Tag("FailedCall")]
+    | Annotated[RefusedCall, Tag("RefusedCall")],
+    Discriminator(_kind_of_call),
+]
 
 
 class Turn(WireModel):

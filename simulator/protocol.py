@@ -92,13 +92,17 @@ class Connection:
             TimeoutError: the other side did not read until the deadline.
             BrokenPipeError, ConnectionResetError: it has gone.
         """
-        if deadline is not None:
-            self.socket.settimeout(max(0.001, deadline - time.monotonic()))
-        try:
+        if deadline is None:
             self.socket.sendall(frame + b"\n")
-        finally:
-            if deadline is not None:
-                self.socket.settimeout(None)
+            return
+        rest = memoryview(frame + b"\n")
+        while rest:
+            try:
+                rest = rest[self.socket.send(rest, socket.MSG_DONTWAIT) :]
+            except BlockingIOError:
+                remaining = deadline - time.monotonic()
+                if remaining <= 0 or not select.select([], [self.socket], [], remaining)[1]:
+                    raise TimeoutError from None
 
     def close(self) -> None:
         self.socket.close()
@@ -114,7 +118,7 @@ def parse(line: bytes) -> Any:
     Raises:
         DuplicateMember, ValueError, RecursionError: it is no such JSON.
     """
-    return json.loads(line, object_pairs_hook=_members)
+    return _DECODER.decode(line.decode())
 
 
 def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -122,3 +126,6 @@ def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(members) != len(pairs):
         raise DuplicateMember
     return members
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_members)

@@ -5,7 +5,6 @@ tool protocol alone. Each call is journaled before it is answered. At a limit th
 sealed with what was done until then.
 """
 
-import json
 import platform
 import socket
 import time
@@ -14,6 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import orjson
 from pydantic import ValidationError
 
 from simulator.agent_process import AgentHost, environment
@@ -140,7 +140,7 @@ class _Trial:
             "request": self._assignment["request"],
         }
         try:
-            connection.send(json.dumps(opening).encode(), deadline)
+            connection.send(orjson.dumps(opening), deadline)
             while True:
                 try:
                     line = connection.receive(deadline)
@@ -208,7 +208,7 @@ class _Trial:
         if self._recorded > LARGEST_RECORD:
             return failure("DiskLimit")
         reply = {"error": record["error"]} if "error" in record else {"result": record["result"]}
-        connection.send(json.dumps(reply).encode(), deadline)
+        connection.send(orjson.dumps(reply), deadline)
         return None
 
     def _now(self) -> int:

@@ -6,7 +6,7 @@ through the same functions.
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import orjson
 from pydantic import ValidationError
@@ -21,15 +21,18 @@ LARGEST_LEDGER = 64 * 1024 * 1024
 """Bytes. A recorder ends an agent long before (simulator/recorder.py, LARGEST_RECORD)."""
 
 
+QuarantineKind = Literal["ledger_malformed", "hash_mismatch", "replay_mismatch"]
+
+
 class Quarantined(ValueError):  # noqa: N818 - reads as what becomes of it
     """A document that is no valid ledger of its attempt. It is kept as an incident and never graded.
 
-    ``kind`` is ``malformed``, ``hash`` or ``replay``; the message names the place.
+    The message names the place.
     """
 
-    def __init__(self, kind: str, message: str) -> None:
+    def __init__(self, kind: QuarantineKind, message: str) -> None:
         super().__init__(message)
-        self.kind = kind
+        self.kind: QuarantineKind = kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,32 +59,36 @@ def validate(document: bytes, assignment: dict[str, Any], trial: str, number: in
         Quarantined: with the first thing that is wrong.
     """
     if len(document) > LARGEST_LEDGER:
-        raise Quarantined("malformed", f"{len(document)} bytes are more than a ledger may have ({LARGEST_LEDGER})")
+        raise Quarantined(
+            "ledger_malformed", f"{len(document)} bytes are more than a ledger may have ({LARGEST_LEDGER})"
+        )
     try:
         ledger = Ledger.model_validate_json(document)
         members = orjson.loads(document)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         place = ".".join(str(part) for part in first["loc"]) or "the document"
-        raise Quarantined("malformed", f"{place}: {first['msg']}") from error
+        raise Quarantined("ledger_malformed", f"{place}: {first['msg']}") from error
     except orjson.JSONDecodeError as error:
-        raise Quarantined("malformed", f"the document is no JSON: {error}") from error
+        raise Quarantined("ledger_malformed", f"the document is no JSON: {error}") from error
     content, envelope = members["content"], members["envelope"]
     if (envelope["trial"], envelope["attempt"]) != (trial, number):
-        raise Quarantined("malformed", f"envelope: it is of {envelope['trial']}, attempt {envelope['attempt']}")
+        raise Quarantined("ledger_malformed", f"envelope: it is of {envelope['trial']}, attempt {envelope['attempt']}")
     _check_times(envelope, len(content["calls"]))
     _check_ending(content)
     try:
         rebuilt = rebuild(assignment, content)
         expected = seal(rebuilt, envelope)
     except ReplayError as error:
-        raise Quarantined("replay", f"content.{error}") from error
+        raise Quarantined("replay_mismatch", f"content.{error}") from error
     except NotCanonicalizable as error:
-        raise Quarantined("malformed", f"content: {error}") from error
+        raise Quarantined("ledger_malformed", f"content: {error}") from error
     if expected != document:
         if (where := first_difference(rebuilt, content, "content")) is not None:
-            raise Quarantined("replay", f"{where}: a fresh world answers otherwise")
-        raise Quarantined("hash", "content_hash, ledger_hash or the canonical form is not that of the document")
+            raise Quarantined("replay_mismatch", f"{where}: a fresh world answers otherwise")
+        raise Quarantined(
+            "hash_mismatch", "content_hash, ledger_hash or the canonical form is not that of the document"
+        )
     return ValidLedger(
         document, content, ledger.content_hash, ledger.ledger_hash, envelope["started"], envelope["ended"]
     )
@@ -100,9 +107,9 @@ def seal_lost(journaled: JournaledAttempt, assignment: dict[str, Any], envelope:
     try:
         session, customer = replay(assignment, calls)
     except (ReplayError, KeyError, TypeError) as error:
-        raise Quarantined("replay", f"journal: {error}") from error
+        raise Quarantined("replay_mismatch", f"journal: {error}") from error
     if (where := first_difference(session.calls, calls, "calls")) is not None:
-        raise Quarantined("replay", f"journal: {where}: a fresh world answers otherwise")
+        raise Quarantined("replay_mismatch", f"journal: {where}: a fresh world answers otherwise")
     content = compose(assignment, session, customer, "", unanswered(), ATTEMPT_LOST)
     started = journaled.started or 0
     times = [{"started": entry["started"], "ended": entry["ended"]} for entry in journaled.calls]
@@ -127,14 +134,14 @@ def _check_times(envelope: dict[str, Any], calls: int) -> None:
         times += [call["started"], call["ended"]]
     times.append(envelope["ended"])
     if len(envelope["calls"]) != calls:
-        raise Quarantined("malformed", f"envelope.calls: {len(envelope['calls'])} times for {calls} calls")
+        raise Quarantined("ledger_malformed", f"envelope.calls: {len(envelope['calls'])} times for {calls} calls")
     if times != sorted(times):
-        raise Quarantined("malformed", "envelope.calls: times run backwards")
+        raise Quarantined("ledger_malformed", "envelope.calls: times run backwards")
 
 
 def _check_ending(content: dict[str, Any]) -> None:
     error = content["error"]
     if error is None and not content["message"]:
-        raise Quarantined("malformed", "content.message: it is empty, and no error says why")
+        raise Quarantined("ledger_malformed", "content.message: it is empty, and no error says why")
     if error is not None and (content["message"], content["claims"]) != ("", unanswered()):
-        raise Quarantined("malformed", "content.claims: an agent that ended with an error claims nothing")
+        raise Quarantined("ledger_malformed", "content.claims: an agent that ended with an error claims nothing")

@@ -10,6 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from simulator.journal import JournaledAttempt, read_journal
+
 _END_SECONDS = 5.0
 
 
@@ -42,6 +44,7 @@ class Worker:
         ours.setblocking(False)
         self.socket = ours
         self._outgoing = bytearray()
+        self.ledgers_in_journal = 0
         self._pending = bytearray()
         self._known: set[str] = set()
 
@@ -55,9 +58,15 @@ class Worker:
             frames.append(json.dumps(lease))
         self._send("".join(frame + "\n" for frame in frames).encode())
 
-    def forget_journal(self) -> None:
-        """Has it empty its journal, all of whose ledgers are in the store."""
+    def forget(self) -> None:
+        """Has it empty its journal, all of whose ledgers are in the store, and forget its assignments."""
+        self.ledgers_in_journal = 0
+        self._known.clear()
         self._send(b'{"forget": true}\n')
+
+    def read_journal(self) -> dict[int, JournaledAttempt]:
+        """What it has journaled so far. Of attempts that it has reported, everything."""
+        return read_journal(self.journal)
 
     def _send(self, data: bytes) -> None:
         self._outgoing += data

@@ -7,6 +7,7 @@ never answered, and is left out.
 
 import fcntl
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -64,14 +65,28 @@ class JournaledAttempt:
     ledger: bytes | None = None
     """The sealed document, where the trial had ended."""
 
+    def document(self) -> bytes:
+        """What is kept of it in the store."""
+        return orjson.dumps({"assignment": self.assignment, "started": self.started, "calls": self.calls})
+
 
 @contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Waits until the worker that writes a journal is gone, and keeps others from reading it meanwhile."""
+def locked(path: Path, *, seconds: float) -> Iterator[bool]:
+    """Waits until the worker that writes a journal is gone; False where it is not after these seconds."""
     descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    deadline = time.monotonic() + seconds
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    yield False
+                    return
+                time.sleep(0.02)
+            else:
+                yield True
+                return
     finally:
         os.close(descriptor)
 

@@ -66,6 +66,7 @@ def serve(intake: Intake, recorder: Recorder) -> None:
     while (message := intake.next()) is not None:
         if "forget" in message:
             recorder.forget()
+            intake.assignments.clear()
             continue
         lease = Lease(message["attempt"], message["number"], message["trial"], message["secret"])
         assignment_hash = message["hash"]
@@ -76,7 +77,7 @@ def serve(intake: Intake, recorder: Recorder) -> None:
         except AgentNotStartable as error:
             intake.say({**report, "unusable": str(error)})
         except ProviderFailed:
-            intake.say({**report, "lost": "provider"})
+            intake.say({**report, "unavailable": True})
         except OSError as error:
             intake.say({**report, "stuck": f"the journal cannot be written: {error.strerror or error}"})
             return

@@ -1,0 +1,478 @@
+"""The runner: one loop that leases trials, hands them to workers, takes ledgers in and grades, until nothing is open.
+
+The store is the state machine. The runner keeps nothing that it could not read there or in the journals again, so it may
+be killed at any moment; two runners may work on one matrix. It counts a trial once its transaction is on disk.
+"""
+
+import selectors
+import time
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import orjson
+
+from grading.graders import Grade, load_grader
+from grading.intake import Quarantined, ValidLedger, validate
+from grading.launcher import Worker
+from grading.manifest import Manifest
+from grading.projection import structural
+from grading.recovering import Recovery, Unanswered, delivery, journaled, recover
+from grading.store import Store, delivering, grades, leasing, losing, matrices, owners, reading
+from simulator.canonical import canonical, canonical_hash
+
+LEASE_SECONDS = 60.0
+_RENEW_SECONDS = 15.0
+_GROUP = 64
+"""Ledgers in one commit, at most, and"""
+_GROUP_SECONDS = 0.02
+"""how long the first of them waits for others."""
+_DEEPEST = 128
+_AHEAD_SECONDS = 0.25
+"""A worker is handed as many trials as it runs in this time, so that it never waits for a commit."""
+_LEDGERS_IN_JOURNAL = 5000
+_WAIT_SECONDS = 1.0
+"""How often it looks whether trials that others hold have come free."""
+_DEATHS_IN_A_ROW = 10
+
+
+class WorkersFailing(Exception):  # noqa: N818 - reads as what happens
+    """Workers cannot work on this machine; the message says why. What was done is in the store."""
+
+
+@dataclass(slots=True)
+class Progress:
+    """How far a matrix is, for who watches it run."""
+
+    planned: int
+    done: int
+    """Graded or missing."""
+    missing: int = 0
+    lost: int = 0
+    """Attempts lost by this runner's workers, each tried again or its trial missing."""
+    ran: int = 0
+    """Trials graded by this runner."""
+    held_by_others: int = 0
+
+
+@dataclass(slots=True)
+class _Handed:
+    """A lease that a worker holds."""
+
+    claimed: leasing.Claimed
+    assignment: dict[str, Any]
+    trial: str
+
+
+@dataclass(slots=True)
+class _Pending:
+    """What has arrived and is not in the store yet."""
+
+    ledgers: list[tuple[leasing.Claimed, str, ValidLedger]] = field(default_factory=list)
+    """Each with the secret that its sender gave."""
+    quarantines: list[delivering.Quarantined] = field(default_factory=list)
+    losses: list[losing.Lost] = field(default_factory=list)
+    failed_cells: dict[int, str] = field(default_factory=dict)
+    began: set[int] = field(default_factory=set)
+    since: float | None = None
+
+    @property
+    def size(self) -> int:
+        return len(self.ledgers) + len(self.quarantines) + len(self.losses)
+
+
+class Runner:
+    """Advances one matrix on this machine.
+
+    Args:
+        root: the folder that agents of one's own are imported from.
+        folder: where workers keep their journals and their agents' output; the same for every run of a store.
+        only: the cells, by id, to run; None for all.
+        watch: called after each commit.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        matrix: reading.Matrix,
+        manifest: Manifest,
+        *,
+        root: Path,
+        folder: Path,
+        parallelism: int,
+        only: Collection[int] | None = None,
+        watch: Callable[[Progress], None] = lambda _: None,
+    ) -> None:
+        self._store = store
+        self._matrix = matrix
+        self._strict = manifest.schedule.order == "strict"
+        self._root = root
+        self._folder = folder
+        self._parallelism = 1 if self._strict else parallelism
+        self._only = only
+        self._watch = watch
+        self._grader = load_grader(manifest.world)
+        self._graders = [(one.name, one.version) for one in manifest.graders]
+        self._expectations = {
+            case.id: self._grader.Expectation.model_validate(case.expectation) for case in manifest.cases
+        }
+        self._assignments: dict[str, dict[str, Any]] = {}
+        self._owner = owners.Owner.this_process()
+        self._workers: list[Worker] = []
+        self._selector = selectors.DefaultSelector()
+        self._pending = _Pending()
+        self._draining = False
+        self._stopping = False
+        self._pace = _AHEAD_SECONDS
+        self._renewed = 0.0
+        self._started_workers = 0
+        self._deaths = 0
+
+    def drain(self) -> None:
+        """Claims nothing more and ends once what was handed out has arrived."""
+        self._draining = True
+
+    def stop(self) -> None:
+        """Ends at once: agents are ended, and what they did until then is settled by their journals."""
+        self._draining = self._stopping = True
+
+    def run(self) -> Literal["complete", "incomplete", "open"]:
+        """Runs until no trial is left to run here. ``open``: trials are left, by ``only`` or an interruption.
+
+        Raises:
+            StoreError: the store cannot be written: nothing that was counted is lost.
+            WorkersFailing: no worker can work.
+        """
+        self._folder.mkdir(parents=True, exist_ok=True)
+        owners.enrol(self._store, self._owner)
+        matrices.start(self._store, self._matrix.id)
+        counts = reading.counts(self._store, self._matrix.id)
+        self._progress = Progress(sum(counts.values()), counts["graded"] + counts["missing"], counts["missing"])
+        try:
+            self._recover_abandoned()
+            self._grade_delivered()
+            self._watch(self._progress)
+            self._loop()
+        finally:
+            self._end_workers()
+        counts = reading.counts(self._store, self._matrix.id)
+        if counts["open"] or counts["leased"] or counts["delivered"]:
+            return "open"
+        return matrices.finish(self._store, self._matrix.id)
+
+    def _loop(self) -> None:
+        while True:
+            claimed = 0 if self._draining else self._hand_out()
+            outstanding = sum(len(worker.outstanding) for worker in self._workers)
+            if self._stopping or (not outstanding and not claimed and not self._pending.size):
+                if self._draining or not self._others_hold_trials():
+                    return
+                time.sleep(_WAIT_SECONDS)
+                self._recover_abandoned()
+                continue
+            self._listen()
+            self._renew()
+            if self._pending.size >= _GROUP or self._waited() or not any(w.outstanding for w in self._workers):
+                self._commit()
+
+    def _waited(self) -> bool:
+        since = self._pending.since
+        return since is not None and time.monotonic() - since >= _GROUP_SECONDS
+
+    # Leasing
+
+    def _hand_out(self) -> int:
+        depth = max(1, min(_DEEPEST, int(_AHEAD_SECONDS / self._pace)))
+        places = self._parallelism - len(self._workers)
+        wanted = [(worker, depth - len(worker.outstanding)) for worker in self._workers if not self._full(worker)]
+        # Asked for in halves: a claim is a commit, and one for every ledger would be slower than the ledgers.
+        wanted = [(worker, count) for worker, count in wanted if count * 2 >= depth]
+        limit = sum(count for _, count in wanted) + places
+        if limit < 1:
+            return 0
+        claimed = leasing.claim(
+            self._store,
+            self._owner.id,
+            self._matrix.id,
+            limit=limit,
+            lease_seconds=LEASE_SECONDS,
+            strict_order=self._strict,
+            only=self._only,
+            take_over=False,
+        )
+        self._load_assignments(claimed)
+        rest = list(reversed(claimed))
+        while rest and len(self._workers) < self._parallelism:
+            wanted.append((self._start_worker(), 1))
+        for worker, count in wanted:
+            share = [rest.pop() for _ in range(min(count, len(rest)))]
+            self._give(worker, share)
+        return len(claimed)
+
+    def _full(self, worker: Worker) -> bool:
+        """Whether a worker must first empty its journal; it may once the store has all that it was kept for."""
+        if worker.ledgers_in_journal < _LEDGERS_IN_JOURNAL:
+            return False
+        if not worker.outstanding and not self._pending.size:
+            worker.forget()
+            return False
+        return True
+
+    def _give(self, worker: Worker, claimed: list[leasing.Claimed]) -> None:
+        leases = []
+        for one in claimed:
+            handed = _Handed(one, self._assignments[one.assignment_hash], self._trial_name(one))
+            worker.outstanding[one.attempt_id] = handed
+            lease = {
+                "attempt": one.attempt_id,
+                "number": one.number,
+                "trial": handed.trial,
+                "secret": one.secret,
+                "hash": one.assignment_hash,
+            }
+            leases.append((lease, handed.assignment))
+        if leases:
+            worker.hand_out(leases)
+
+    def _trial_name(self, one: leasing.Claimed | reading.Trial) -> str:
+        return trial_name(self._matrix.manifest_hash, one.condition, one.case_id, one.repetition)
+
+    def _load_assignments(self, claimed: Collection[leasing.Claimed | reading.Trial]) -> None:
+        missing = {one.assignment_hash for one in claimed} - self._assignments.keys()
+        if missing:
+            if len(self._assignments) > 1000:
+                held = [handed for worker in self._workers for handed in worker.outstanding.values()]
+                needed = {handed.claimed.assignment_hash for handed in held} | {one.assignment_hash for one in claimed}
+                self._assignments = {name: one for name, one in self._assignments.items() if name in needed}
+            documents = reading.assignments(self._store, missing)
+            self._assignments.update((name, orjson.loads(document)) for name, document in documents.items())
+
+    def _renew(self) -> None:
+        if time.monotonic() - self._renewed > _RENEW_SECONDS:
+            self._renewed = time.monotonic()
+            # What is no longer held is answered "fenced" when it arrives; there is nothing else to do about it.
+            leasing.renew(self._store, self._owner.id, lease_seconds=LEASE_SECONDS)
+
+    # Workers
+
+    def _start_worker(self) -> Worker:
+        self._started_workers += 1
+        worker = Worker(f"{self._owner.id}-{self._started_workers}", self._root, self._folder)
+        self._workers.append(worker)
+        self._selector.register(worker.socket, selectors.EVENT_READ, worker)
+        return worker
+
+    def _listen(self) -> None:
+        for worker in self._workers:
+            events = selectors.EVENT_READ | (selectors.EVENT_WRITE if worker.has_waiting else 0)
+            if self._selector.get_key(worker.socket).events != events:
+                self._selector.modify(worker.socket, events, worker)
+        # Short enough for Ctrl-C and for the first ledger of a group to be committed in time.
+        for key, events in self._selector.select(_GROUP_SECONDS if self._pending.size else 0.2):
+            worker = key.data
+            if events & selectors.EVENT_WRITE:
+                worker.flush()
+            if events & selectors.EVENT_READ:
+                reports = worker.reports()
+                for report, document in reports or ():
+                    self._take(worker, report, document)
+                if reports is None:
+                    self._bury(worker)
+
+    def _take(self, worker: Worker, report: dict[str, Any], document: bytes) -> None:
+        attempt_id = report.get("attempt")
+        if "stuck" in report:
+            self._drop(worker)
+            raise WorkersFailing(str(report["stuck"]))
+        if "began" in report:
+            self._pending.began.add(report["attempt"])
+            return
+        handed: _Handed | None = worker.outstanding.pop(attempt_id, None) if isinstance(attempt_id, int) else None
+        if handed is None:
+            return
+        claimed = handed.claimed
+        self._pending.began.discard(claimed.attempt_id)
+        self._pending.since = self._pending.since or time.monotonic()
+        if "delivered" in report:
+            worker.ledgers_in_journal += 1
+            self._deaths = 0
+            self._receive(handed, report["secret"], document)
+        elif "unusable" in report:
+            self._pending.losses.append(losing.Lost(claimed.attempt_id, "agent_not_startable"))
+            self._pending.failed_cells[claimed.cell_id] = str(report["unusable"])
+        else:
+            self._settle([handed], worker, "provider_unavailable")
+
+    def _receive(self, handed: _Handed, secret: str, document: bytes) -> None:
+        claimed = handed.claimed
+        try:
+            ledger = validate(document, handed.assignment, handed.trial, claimed.number)
+        except Quarantined as error:
+            self._pending.quarantines.append(
+                delivering.Quarantined(claimed.attempt_id, secret, error.kind, str(error), document)
+            )
+            return
+        took = (ledger.ended - ledger.started) / 1_000_000
+        self._pace = 0.9 * self._pace + 0.1 * max(took, 0.0005)
+        self._pending.ledgers.append((claimed, secret, ledger))
+
+    def _bury(self, worker: Worker) -> None:
+        """Settles what a dead worker was handed, by its journal; another one takes its place."""
+        held = list(worker.outstanding.values())
+        self._drop(worker)
+        self._settle(held, worker, "recorder_killed")
+        self._deaths += 1
+        if self._deaths >= _DEATHS_IN_A_ROW:
+            raise WorkersFailing(f"{self._deaths} workers ended one after the other; their output: {self._folder}")
+
+    def _drop(self, worker: Worker) -> None:
+        self._selector.unregister(worker.socket)
+        self._workers.remove(worker)
+        worker.end(at_once=True)
+
+    def _settle(self, held: Collection[_Handed], worker: Worker, reason: str) -> None:
+        unanswered = [
+            Unanswered(
+                handed.claimed.attempt_id,
+                handed.claimed.number,
+                handed.trial,
+                handed.claimed.case_id,
+                handed.assignment,
+                reason,
+            )
+            for handed in held
+        ]
+        alive = worker in self._workers
+        journals = worker.read_journal() if alive else journaled([worker.journal])
+        self._write_recovery(
+            recover(unanswered, journals, self._grader, self._expectations.__getitem__, self._place(worker.name))
+        )
+
+    def _place(self, worker: str) -> dict[str, str]:
+        return {"launcher": "processes", "host": self._owner.host, "worker": worker}
+
+    def _end_workers(self) -> None:
+        """Ends every worker and settles what they still held, so that nothing waits for a lease to expire."""
+        for worker in list(self._workers):
+            held = list(worker.outstanding.values())
+            self._drop(worker) if self._stopping or held else self._dismiss(worker)
+            if held:
+                self._settle(held, worker, "runner_killed")
+        self._commit()
+        for worker_journal in self._folder.glob(f"{self._owner.id}-*.journal"):
+            worker_journal.unlink()
+
+    def _dismiss(self, worker: Worker) -> None:
+        self._selector.unregister(worker.socket)
+        self._workers.remove(worker)
+        worker.end()
+
+    # The store
+
+    def _commit(self) -> None:
+        pending, self._pending = self._pending, _Pending()
+        if pending.ledgers:
+            delivering.deliver(
+                self._store,
+                [delivery(claimed.attempt_id, secret, ledger) for claimed, secret, ledger in pending.ledgers],
+            )
+            self._grade(
+                [(claimed.attempt_id, claimed.case_id, ledger.content) for claimed, _, ledger in pending.ledgers]
+            )
+        if pending.quarantines:
+            delivering.quarantine(self._store, pending.quarantines)
+        if pending.losses:
+            losing.lose(self._store, pending.losses)
+        for cell_id, reason in pending.failed_cells.items():
+            losing.fail_cell(self._store, cell_id, reason)
+        if pending.began:
+            leasing.running(self._store, pending.began)
+        self._progress.lost += len(pending.losses) + len(pending.quarantines)
+        if pending.losses or pending.quarantines or pending.failed_cells:
+            self._recount()
+        if pending.size:
+            self._watch(self._progress)
+
+    def _grade(self, items: Collection[tuple[int, str, dict[str, Any]]]) -> None:
+        rows = [
+            stored_grade(attempt_id, self._grader.grade(structural(content), self._expectations[case_id]))
+            for attempt_id, case_id, content in items
+        ]
+        outcomes = grades.add_grades(self._store, rows, self._graders)
+        added = outcomes.count("added")
+        self._progress.ran += added
+        self._progress.done += added
+
+    def _grade_delivered(self) -> None:
+        """Grades what was delivered by a runner that was killed before it graded, or was taken over for reuse."""
+        group: list[tuple[int, str, dict[str, Any]]] = []
+        for trial in reading.trials(self._store, self._matrix.id, states=["delivered"], ledgers=True):
+            if trial.evidence_attempt_id is not None and trial.ledger is not None:
+                group.append((trial.evidence_attempt_id, trial.case_id, orjson.loads(trial.ledger)["content"]))
+            if len(group) >= _GROUP:
+                self._grade(group)
+                group = []
+        if group:
+            self._grade(group)
+
+    def _write_recovery(self, recovery: Recovery) -> None:
+        recovery.write(self._store)
+        self._progress.lost += len(recovery.losses) + len(recovery.sealings) + len(recovery.quarantines)
+        self._grade_delivered()
+        self._recount()
+
+    def _recount(self) -> None:
+        counts = reading.counts(self._store, self._matrix.id)
+        self._progress.done, self._progress.missing = counts["graded"] + counts["missing"], counts["missing"]
+
+    def _recover_abandoned(self) -> None:
+        """Settles attempts whose runner is dead or let its lease expire, by the journals that are in this folder."""
+        while found := reading.abandoned(self._store, self._matrix.id):
+            held = {attempt.trial_id for attempt in found}
+            leased = reading.trials(self._store, self._matrix.id, states=["leased"])
+            trials = {one.id: one for one in leased if one.id in held}
+            self._load_assignments(list(trials.values()))
+            unanswered = []
+            for attempt in found:
+                trial = trials[attempt.trial_id]
+                unanswered.append(
+                    Unanswered(
+                        attempt.id,
+                        attempt.number,
+                        self._trial_name(trial),
+                        trial.case_id,
+                        self._assignments[trial.assignment_hash],
+                        "runner_killed",
+                        begun=attempt.state == "running",
+                    )
+                )
+            paths = [
+                path for one in {attempt.owner for attempt in found} for path in self._folder.glob(f"{one}-*.journal")
+            ]
+            self._write_recovery(
+                recover(
+                    unanswered,
+                    journaled(paths),
+                    self._grader,
+                    self._expectations.__getitem__,
+                    self._place("recovered"),
+                )
+            )
+
+    def _others_hold_trials(self) -> bool:
+        counts = reading.counts(self._store, self._matrix.id)
+        self._progress.held_by_others = counts["leased"]
+        return counts["leased"] > 0 and self._only is None
+
+
+def trial_name(manifest_hash: str, condition: str, case_id: str, repetition: int) -> str:
+    """A trial's name in its ledgers: the same in every store, and telling the recorder neither case nor condition."""
+    identity = canonical_hash([manifest_hash, condition, case_id, repetition])
+    return identity.removeprefix("sha256:")[:32]
+
+
+def stored_grade(attempt_id: int, grade: Grade) -> grades.Grade:
+    """A grade as the store keeps it."""
+    checks = canonical([check.__class__._asdict(check) for check in grade.checks]).decode()
+    return grades.Grade(attempt_id, grade.grader, grade.grader_version, grade.verdict, grade.task_completed, checks)

@@ -45,8 +45,9 @@ def check_case(
         problems.append(f"records: at least {LEAST_RECORDS} orders are needed, there are {len(records)}")
     orders: dict[str, Mapping[str, Any]] = {}
     for position, record in enumerate(records):
-        if orders.setdefault(record["order_id"], record) is not record:
+        if record["order_id"] in orders:
             problems.append(f"records.{position}.order_id: {record['order_id']!r} is there twice")
+        orders.setdefault(record["order_id"], record)
     if all(record["customer_id"] != customer_id for record in records):
         problems.append(f"request.customer_id: {customer_id!r} owns none of the orders")
 

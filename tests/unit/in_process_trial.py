@@ -92,6 +92,7 @@ def _valid(name: str, arguments: dict[str, Any]) -> bool:
         return False
     allowed = {"text": (str,), "integer": (int,), "text or null": (str, type(None)), "any": (object,)}
     return all(
-        isinstance(arguments[argument], allowed[kind]) and not (kind == "integer" and isinstance(arguments[argument], bool))
+        isinstance(arguments[argument], allowed[kind])
+        and not (kind == "integer" and isinstance(arguments[argument], bool))
         for argument, kind in kinds.items()
     )

@@ -57,7 +57,7 @@ class Grade:
     def failed_checks(self) -> list[str]:
         return [check.name for check in self.checks if check.passed is False]
 
-    def observed(self, name: str) -> JsonValue:
+    def observed(self, name: str) -> Any:
         """What the check of that name observed.
 
         Raises:

@@ -73,7 +73,7 @@ def test_what_is_missing_stays_in_the_denominator_and_gets_a_column() -> None:
     rows[0] = rows[0]._replace(state="missing", grade=None)
     rows[1] = rows[1]._replace(state="open", grade=None)
     rows[2] = rows[2]._replace(state="delivered", grade=None, discarded=2)
-    unscored = {"verdict": "unscored", "task_completed": None, "checks": []}
+    unscored: dict[str, Any] = {"verdict": "unscored", "task_completed": None, "checks": []}
     rows[3] = rows[3]._replace(grade=unscored)
     summary = summarize(rows)
     assert not summary.complete

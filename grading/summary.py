@@ -1,0 +1,186 @@
+"""The table of a matrix: what each condition was graded to, and what is missing from it.
+
+Every planned trial is in the denominator; one that is missing, unscored or not done yet is shown and never a pass.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from grading.visible import visible
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+
+class TrialRow(NamedTuple):
+    """What the table needs of one planned trial. Each planned trial is one row, once."""
+
+    condition: str
+    case: str
+    repetition: int
+    state: str
+    """open, leased, delivered, graded or missing."""
+    grade: Mapping[str, Any] | None
+    """The grade document as a JSON value."""
+    discarded: int = 0
+    """Attempts at it that were replaced after they had called a refund or approval tool."""
+
+
+@dataclass(slots=True)
+class Tally:
+    """Counts over trials."""
+
+    planned: int = 0
+    graded: int = 0
+    """With a verdict of passed or failed."""
+    contract: int = 0
+    completed: int = 0
+    wrong_order_commits: int = 0
+    unscored: int = 0
+    missing: int = 0
+    unfinished: int = 0
+    """Neither graded nor given up yet."""
+    discarded: int = 0
+
+    def add(self, row: TrialRow) -> None:
+        self.planned += 1
+        self.discarded += row.discarded
+        grade = row.grade
+        if row.state == "missing":
+            self.missing += 1
+        elif grade is None:
+            self.unfinished += 1
+        elif grade["verdict"] == "unscored":
+            self.unscored += 1
+        else:
+            self.graded += 1
+            self.contract += grade["verdict"] == "passed"
+            self.completed += grade["task_completed"] is True
+            for check in grade["checks"]:
+                if check["name"] == "wrong_order_commits":
+                    self.wrong_order_commits += check["observed"]
+
+    def to_json(self) -> dict[str, int]:
+        return {
+            "planned": self.planned,
+            "graded": self.graded,
+            "contract": self.contract,
+            "completed": self.completed,
+            "wrong_order_commits": self.wrong_order_commits,
+            "unscored": self.unscored,
+            "missing": self.missing,
+            "unfinished": self.unfinished,
+            "discarded_after_action": self.discarded,
+        }
+
+
+@dataclass(slots=True)
+class ConditionSummary:
+    """A condition's counts, over all of its trials and for each case."""
+
+    name: str
+    total: Tally = field(default_factory=Tally)
+    cases: dict[str, Tally] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Summary:
+    """The conditions in the order in which they were met."""
+
+    conditions: list[ConditionSummary]
+
+    @property
+    def complete(self) -> bool:
+        """Whether every planned trial has a verdict."""
+        return all(each.total.graded == each.total.planned for each in self.conditions)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "version": 1,
+            "complete": self.complete,
+            "conditions": [
+                {
+                    "condition": each.name,
+                    **each.total.to_json(),
+                    "cases": [{"case": case, **tally.to_json()} for case, tally in each.cases.items()],
+                }
+                for each in self.conditions
+            ],
+        }
+
+    def rows(self) -> list[list[str]]:
+        """The header and a row for each condition. A column that says what went missing is there only if something
+        did."""
+        totals = [each.total for each in self.conditions]
+        columns = [
+            ("condition", [visible(each.name) for each in self.conditions]),
+            ("trials", [f"{total.graded}/{total.planned}" for total in totals]),
+            ("contract", [str(total.contract) for total in totals]),
+            ("completed", [str(total.completed) for total in totals]),
+            ("wrong-order commits", [str(total.wrong_order_commits) for total in totals]),
+        ]
+        for title, counts in (
+            ("missing", [total.missing for total in totals]),
+            ("unfinished", [total.unfinished for total in totals]),
+            ("unscored", [total.unscored for total in totals]),
+            ("discarded after acting", [total.discarded for total in totals]),
+        ):
+            if any(counts):
+                columns.append((title, [str(count) for count in counts]))
+        return [[title for title, _ in columns], *map(list, zip(*(cells for _, cells in columns), strict=True))]
+
+    def plain(self) -> str:
+        """The table as plain text, a line for each condition, without trailing spaces."""
+        from rich.cells import cell_len
+
+        rows = self.rows()
+        widths = [max(cell_len(row[column]) for row in rows) for column in range(len(rows[0]))]
+        # The names stand a little apart from the numbers.
+        widths[0] += 1
+        lines = []
+        for row in rows:
+            padded = (cell + " " * (width - cell_len(cell)) for cell, width in zip(row, widths, strict=True))
+            lines.append("  ".join(padded).rstrip())
+        return "\n".join(lines) + "\n"
+
+    def table(self) -> "Table":
+        """The same table for a terminal."""
+        from rich.table import Table
+        from rich.text import Text
+
+        header, *rows = self.rows()
+        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+        for position, title in enumerate(header):
+            table.add_column(Text(title + (" " if position == 0 else "")), no_wrap=position > 0, overflow="fold")
+        for row in rows:
+            # Text takes names as they are: markup in them stays text.
+            table.add_row(
+                Text(row[0] + " "), *(Text(cell, _style(title, cell)) for title, cell in _numbers(header, row))
+            )
+        return table
+
+
+def summarize(rows: Iterable[TrialRow]) -> Summary:
+    """The summary of a matrix's trials, read once and not kept."""
+    conditions: dict[str, ConditionSummary] = {}
+    for row in rows:
+        summary = conditions.get(row.condition)
+        if summary is None:
+            summary = conditions[row.condition] = ConditionSummary(row.condition)
+        tally = summary.cases.get(row.case)
+        if tally is None:
+            tally = summary.cases[row.case] = Tally()
+        tally.add(row)
+        summary.total.add(row)
+    return Summary(list(conditions.values()))
+
+
+def _numbers(header: list[str], row: list[str]) -> Iterable[tuple[str, str]]:
+    return zip(header[1:], row[1:], strict=True)
+
+
+def _style(title: str, cell: str) -> str:
+    if title in ("trials", "contract", "completed") or cell == "0":
+        return ""
+    return "bold red" if title == "wrong-order commits" else "yellow"

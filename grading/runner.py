@@ -13,14 +13,15 @@ from typing import Any, Literal
 
 import orjson
 
-from grading.graders import Grade, load_grader
+from grading.graders import load_grader
+from grading.grading import stored_grade
 from grading.intake import Quarantined, ValidLedger, validate
 from grading.launcher import Worker
 from grading.manifest import Manifest
 from grading.projection import structural
 from grading.recovering import Recovery, Unanswered, delivery, journaled, recover
 from grading.store import Store, delivering, grades, leasing, losing, matrices, owners, reading
-from simulator.canonical import canonical, canonical_hash
+from simulator.canonical import canonical_hash
 
 LEASE_SECONDS = 60.0
 _RENEW_SECONDS = 15.0
@@ -137,6 +138,15 @@ class Runner:
         """Ends at once: agents are ended, and what they did until then is settled by their journals."""
         self._draining = self._stopping = True
 
+    @property
+    def draining(self) -> bool:
+        return self._draining
+
+    @property
+    def stopped(self) -> bool:
+        """Whether it was told to end at once."""
+        return self._stopping
+
     def run(self) -> Literal["complete", "incomplete", "open"]:
         """Runs until no trial is left to run here. ``open``: trials are left, by ``only`` or an interruption.
 
@@ -146,7 +156,8 @@ class Runner:
         """
         self._folder.mkdir(parents=True, exist_ok=True)
         owners.enrol(self._store, self._owner)
-        matrices.start(self._store, self._matrix.id)
+        if not self._start():
+            return "complete" if self._matrix.state == "complete" else "incomplete"
         counts = reading.counts(self._store, self._matrix.id)
         self._progress = Progress(sum(counts.values()), counts["graded"] + counts["missing"], counts["missing"])
         try:
@@ -160,6 +171,17 @@ class Runner:
         if counts["open"] or counts["leased"] or counts["delivered"]:
             return "open"
         return matrices.finish(self._store, self._matrix.id)
+
+    def _start(self) -> bool:
+        """Has the matrix run; False where all its trials are done already."""
+        if self._matrix.state == "complete":
+            return False
+        if self._matrix.state == "incomplete":
+            # What a wrong configuration kept from running is tried again; what used up its attempts stays missing.
+            return matrices.reopen(self._store, self._matrix.id) > 0
+        if self._matrix.state != "running":
+            matrices.start(self._store, self._matrix.id)
+        return True
 
     def _loop(self) -> None:
         while True:
@@ -470,9 +492,3 @@ def trial_name(manifest_hash: str, condition: str, case_id: str, repetition: int
     """A trial's name in its ledgers: the same in every store, and telling the recorder neither case nor condition."""
     identity = canonical_hash([manifest_hash, condition, case_id, repetition])
     return identity.removeprefix("sha256:")[:32]
-
-
-def stored_grade(attempt_id: int, grade: Grade) -> grades.Grade:
-    """A grade as the store keeps it."""
-    checks = canonical([check.__class__._asdict(check) for check in grade.checks]).decode()
-    return grades.Grade(attempt_id, grade.grader, grade.grader_version, grade.verdict, grade.task_completed, checks)

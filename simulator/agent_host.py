@@ -20,6 +20,7 @@ import sys
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
@@ -49,6 +50,7 @@ def main() -> None:
     host.serve()
 
 
+@cache
 def load(name: str) -> Callable[..., Any]:
     """The agent's function: a packaged agent's, or the function of ``module:function``."""
     module, separator, function = name.partition(":")
@@ -59,7 +61,7 @@ def load(name: str) -> Callable[..., Any]:
         return cast("Callable[..., Any]", found)
     from simulator.agents import load_agent
 
-    return load_agent(name)
+    return load_agent(name).function
 
 
 class Host:

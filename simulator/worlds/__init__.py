@@ -55,10 +55,11 @@ def load_world(name: str) -> type[World]:
     Raises:
         UnknownWorld: where there is none.
     """
-    if not name.isidentifier():
-        raise UnknownWorld(f"no world is called {name!r}")
+    module = f"{__name__}.{name}"
     try:
-        world: type[World] = import_module(f"simulator.worlds.{name}").World
+        world: type[World] = import_module(module).World
     except ModuleNotFoundError as error:
+        if error.name != module:
+            raise
         raise UnknownWorld(f"no world is called {name!r}") from error
     return world

@@ -1,0 +1,226 @@
+"""The command line: the only place that talks to a person. Each command loads what it needs when it runs.
+
+Exit statuses: 0 done and complete; 1 an error that is no fault of the input; 2 bad input, nothing was changed; 3 trials are
+missing or a cell failed; 4 trials are left to run, after Ctrl-C or with --only; 5 complete, but not published; 130 ended
+by a second Ctrl-C.
+"""
+
+import sys
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+
+from grading.commands import BAD_INPUT, INTERRUPTED, fail
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Tells whether a changed customer-service agent acts on the wrong order, asks too late, or says what is not so.",
+    epilog="Exit statuses: 0 complete; 1 error; 2 bad input, nothing changed; 3 trials missing or a cell failed; "
+    "4 trials left to run; 5 complete, not published; 130 stopped by a second Ctrl-C.",
+)
+
+StoreOption = Annotated[
+    str,
+    typer.Option(
+        "--store", envvar="CELLWISE_STORE", metavar="PATH|URL", help="A SQLite file, or postgresql://user@host/database."
+    ),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON on standard output.")]
+PhoenixOption = Annotated[
+    str,
+    typer.Option(
+        metavar="embedded|URL|off",
+        help="Where to publish: a Phoenix of its own beside the store, one that runs already, or nowhere.",
+    ),
+]
+OnlyOption = Annotated[
+    list[str] | None,
+    typer.Option(metavar="case=..,condition=..", help="Run these cells alone. May be given several times."),
+]
+StudyArgument = Annotated[str, typer.Argument(metavar="STUDY", help="A packaged study's name, or a matrix file.")]
+MatrixArgument = Annotated[
+    str | None, typer.Argument(metavar="[MATRIX]", help="Its name, number or manifest hash; the latest by default.")
+]
+ParallelismOption = Annotated[
+    int | None, typer.Option(min=1, max=256, help="Trials at the same time; the matrix file's by default.")
+]
+DEFAULT_STORE = ".cellwise/cellwise.db"
+
+
+def version(asked: bool) -> None:
+    if asked:
+        from importlib.metadata import version as installed
+
+        print("cellwise", installed("cellwise"))
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    _: Annotated[bool, typer.Option("--version", callback=version, is_eager=True, help="Print the version.")] = False,
+) -> None:
+    """The options before the command."""
+
+
+@app.command(epilog="Example: cellwise init refunds, then cellwise run refunds/matrix.yaml")
+def init(folder: Annotated[Path, typer.Argument(help="A folder that does not exist yet, or is empty.")]) -> None:
+    """Write a small study of your own to start from: a matrix file, cases and an agent."""
+    from grading.init import create_study
+
+    written = create_study(folder)
+    for path in written:
+        print(path)
+    print(f"Run it: cellwise run {folder / 'matrix.yaml'}", file=sys.stderr)
+
+
+@app.command(epilog="Example: cellwise schema matrix > matrix.schema.json")
+def schema(what: Annotated[str, typer.Argument(metavar="matrix|cases", help="Which file's schema.")]) -> None:
+    """Print the JSON Schema of a file you write, for editors that complete and check it."""
+    import json
+
+    from grading.schemas import cases_schema, matrix_schema
+
+    schemas = {"matrix": matrix_schema, "cases": cases_schema}
+    if what not in schemas:
+        raise fail(f"there is a schema for matrix and for cases, none for {what}")
+    print(json.dumps(schemas[what](), indent=2))
+
+
+@app.command(epilog="Example: cellwise plan order-resolution")
+def plan(
+    study: StudyArgument,
+    reuse: Annotated[str | None, typer.Option(metavar="MATRIX", help="The matrix to take finished trials over from.")] = None,
+    store: StoreOption = DEFAULT_STORE,
+    json: JsonOption = False,
+) -> None:
+    """Show what running a study would do: trials to run, to reuse, and done already. Runs and writes nothing."""
+    from grading.commands import plan as command
+
+    command.plan(study, reuse=reuse, store=store, json=json)
+
+
+@app.command(
+    epilog="Examples: cellwise run order-resolution · cellwise run refunds/matrix.yaml --phoenix off · "
+    "cellwise run matrix.yaml --only condition=new-prompt · cellwise run matrix.yaml --reuse refunds"
+)
+def run(
+    study: StudyArgument,
+    only: OnlyOption = None,
+    reuse: Annotated[
+        str | None, typer.Option(metavar="MATRIX", help="Take over this matrix's finished trials that are the same.")
+    ] = None,
+    parallelism: ParallelismOption = None,
+    phoenix: PhoenixOption = "embedded",
+    store: StoreOption = DEFAULT_STORE,
+    json: JsonOption = False,
+) -> None:
+    """Run a study, grade it, publish it and print its table. What is done already is not done again."""
+    from grading.commands import run as command
+
+    command.run(study, only=only, reuse=reuse, parallelism=parallelism, phoenix=phoenix, store=store, json=json)
+
+
+@app.command(epilog="Example: cellwise resume order-resolution")
+def resume(
+    matrix: MatrixArgument = None,
+    only: OnlyOption = None,
+    parallelism: ParallelismOption = None,
+    phoenix: PhoenixOption = "embedded",
+    store: StoreOption = DEFAULT_STORE,
+    json: JsonOption = False,
+) -> None:
+    """Finish a matrix that was interrupted, from the file it was started from."""
+    from grading.commands import run as command
+
+    command.resume(matrix, only=only, parallelism=parallelism, phoenix=phoenix, store=store, json=json)
+
+
+@app.command(epilog="Example: cellwise status --json")
+def status(matrix: MatrixArgument = None, store: StoreOption = DEFAULT_STORE, json: JsonOption = False) -> None:
+    """Show what ran, what is left, what was tried again and why, and whether it is published."""
+    from grading.commands import status as command
+
+    command.status(matrix, store=store, json=json)
+
+
+@app.command(epilog="Examples: cellwise show 3 · cellwise show first-record-mutant/explicit-description/0")
+def show(
+    trial: Annotated[str, typer.Argument(help="Its planned number, or condition/case/repetition.")],
+    matrix: Annotated[str | None, typer.Option(help="Its name, number or hash; the latest by default.")] = None,
+    store: StoreOption = DEFAULT_STORE,
+    json: JsonOption = False,
+) -> None:
+    """Show a trial's transcript as a person would read it, with its grade and attempts."""
+    from grading.commands import show as command
+
+    command.show(trial, matrix=matrix, store=store, json=json)
+
+
+@app.command(epilog="Example: cellwise grade order-resolution")
+def grade(matrix: MatrixArgument = None, store: StoreOption = DEFAULT_STORE, json: JsonOption = False) -> None:
+    """Grade what is stored with the graders as they are now. No agent runs; earlier grades stay."""
+    from grading.commands import grade as command
+
+    command.grade(matrix, store=store, json=json)
+
+
+@app.command(epilog="Example: cellwise publish --phoenix http://localhost:6006")
+def publish(
+    matrix: MatrixArgument = None,
+    phoenix: PhoenixOption = "embedded",
+    thorough: Annotated[bool, typer.Option(help="Read everything back, not only what seems to have changed.")] = False,
+    store: StoreOption = DEFAULT_STORE,
+    json: JsonOption = False,
+) -> None:
+    """Bring Phoenix up to date with the store. Doing it again changes nothing. PHOENIX_API_KEY is sent to a URL."""
+    from grading.commands import publish as command
+
+    command.publish(matrix, phoenix=phoenix, thorough=thorough, store=store, json=json)
+
+
+@app.command(epilog="Example: cellwise phoenix")
+def phoenix(store: StoreOption = DEFAULT_STORE) -> None:
+    """Keep the store's own Phoenix up to look at, until Ctrl-C."""
+    from grading.commands import publish as command
+
+    command.keep_up(store=store)
+
+
+def main() -> NoReturn:
+    """The console script."""
+    try:
+        app()
+    except KeyboardInterrupt:
+        print("cellwise: stopped", file=sys.stderr)
+        sys.exit(INTERRUPTED)
+    except BrokenPipeError:
+        # Whoever read our output has had enough, as with head(1).
+        sys.stderr.close()
+        sys.exit(1)
+    except Exception as error:
+        code = exit_code(error)
+        if code is None:
+            raise
+        print(f"cellwise: {error}", file=sys.stderr)
+        sys.exit(code)
+    raise AssertionError("typer exits by itself")
+
+
+def exit_code(error: Exception) -> int | None:
+    """The exit status of an error that is told in one message; None for a bug, which shows its traceback."""
+    from grading.store import NotFound, StoreError
+    from grading.yaml_file import FileError
+
+    if isinstance(error, FileError | NotFound | StoreError):
+        return BAD_INPUT
+    from grading.init import StudyExists
+    from grading.runner import WorkersFailing
+
+    if isinstance(error, StudyExists):
+        return BAD_INPUT
+    return 1 if isinstance(error, WorkersFailing) else None

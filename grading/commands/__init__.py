@@ -1,0 +1,68 @@
+"""What each command of the command line does, a module for each; what they share is here."""
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from grading.store import Store, reading
+
+BAD_INPUT, MISSING, LEFT, UNPUBLISHED, INTERRUPTED = 2, 3, 4, 5, 130
+
+
+def fail(message: str, code: int = BAD_INPUT) -> typer.Exit:
+    """Prints what is wrong; to be raised."""
+    print(f"cellwise: {message}", file=sys.stderr)
+    return typer.Exit(code)
+
+
+def console() -> "Console":
+    """Where progress and remarks go: standard output is for results."""
+    from rich.console import Console
+
+    return Console(stderr=True, highlight=False)
+
+
+def open_store(store: str, *, create: bool = False) -> "Store":
+    from grading.store import Store
+
+    return Store.open(store, create=create)
+
+
+def beside(store: str) -> Path:
+    """The folder for what belongs to a store and is not in it: journals, and the data of its Phoenix."""
+    if "://" in store and not store.startswith("sqlite"):
+        from grading.store import Store
+
+        with Store.open(store) as opened:
+            name = opened.engine.url.set(password=None).render_as_string()
+        from simulator.canonical import sha256
+
+        return Path(".cellwise") / sha256(name.encode()).removeprefix("sha256:")[:12]
+    path = Path(store.removeprefix("sqlite:///"))
+    return path.parent if path.parent.name == ".cellwise" else path.with_name(path.name + ".d")
+
+
+def one_matrix(store: "Store", word: str | None) -> "reading.Matrix":
+    """The matrix of that word, or the latest.
+
+    Raises:
+        NotFound: where there is none.
+    """
+    from grading.store import NotFound, reading
+
+    if word is not None:
+        return reading.find_matrix(store, word)
+    matrices = reading.matrices(store)
+    if not matrices:
+        raise NotFound("the store has no matrix yet: cellwise run order-resolution makes one")
+    return matrices[-1]
+
+
+def api_key() -> str | None:
+    return os.environ.get("PHOENIX_API_KEY") or None

@@ -1,0 +1,57 @@
+"""cellwise plan: what running a study would do."""
+
+import json as json_format
+from contextlib import ExitStack
+from pathlib import Path
+
+from grading.commands import open_store
+from grading.manifest import resolve
+from grading.planning import Plan, plan as make_plan
+from grading.store import StoreError
+from grading.studies import find_study
+
+
+def plan(study: str, *, reuse: str | None, store: str, json: bool) -> None:
+    resolved = resolve(find_study(study))
+    with ExitStack() as stack:
+        opened = None
+        if "://" in store or Path(store).exists():
+            opened = stack.enter_context(open_store(store))
+        elif reuse is not None:
+            raise StoreError(f"{store}: there is no store here to reuse {reuse} from")
+        found = make_plan(opened, resolved.manifest, reuse=reuse)
+    if json:
+        print(json_format.dumps(found.to_json()))
+    else:
+        _print(found)
+
+
+def _print(found: Plan) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    console = Console(highlight=False)
+    short = found.manifest_hash.removeprefix("sha256:")[:12]
+    if found.registered is not None:
+        console.print(Text(f"{found.name} {short}: registered, {found.registered.state}"))
+    elif found.previous is not None:
+        earlier = found.previous.manifest_hash.removeprefix("sha256:")[:12]
+        console.print(Text(f"{found.name} {short}: a new matrix; against {earlier} it changes"))
+        for change in found.changes:
+            console.print(Text(f"  {change}"))
+    else:
+        console.print(Text(f"{found.name} {short}: a new matrix"))
+    conditions = list(dict.fromkeys(cell.condition for cell in found.cells))
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for title in ("condition", "done", "reuse and grade again", "run"):
+        table.add_column(title)
+    for condition in conditions:
+        cells = [cell for cell in found.cells if cell.condition == condition]
+        counts = (sum(cell.done for cell in cells), sum(cell.reuse for cell in cells), sum(cell.run for cell in cells))
+        table.add_row(Text(condition), *map(str, counts))
+    console.print(table)
+    if found.run == 0 and found.reuse == 0:
+        console.print("Nothing would run.")
+    else:
+        console.print(f"{found.run + found.reuse} trials would run; {found.reuse} of them could be taken over with --reuse.")

@@ -1,0 +1,135 @@
+"""cellwise publish and cellwise phoenix: bringing Phoenix up to date, and looking at it."""
+
+import json as json_format
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from grading.commands import UNPUBLISHED, api_key, beside, console, fail, one_matrix, open_store
+from grading.store import Store, reading
+
+if TYPE_CHECKING:
+    from grading.phoenix_server import EmbeddedPhoenix
+
+
+@dataclass(slots=True)
+class Target:
+    """Where to publish: a URL, the store's own Phoenix, or nowhere."""
+
+    url: str | None
+    embedded_beside: str | None
+    """The store, where Phoenix is its own."""
+    server: "EmbeddedPhoenix | None" = None
+    trouble: str | None = None
+    """Why the embedded one is not there."""
+
+    @classmethod
+    def of(cls, word: str, store: str) -> "Target":
+        """The target that ``--phoenix`` names.
+
+        Raises:
+            typer.Exit: it names none.
+        """
+        if word == "off":
+            return cls(None, None)
+        if word == "embedded":
+            return cls(None, store)
+        if word.startswith(("http://", "https://")):
+            return cls(word.rstrip("/"), None)
+        raise fail(f"--phoenix {word}: write embedded, off, or a URL such as http://localhost:6006")
+
+    @property
+    def off(self) -> bool:
+        return self.url is None and self.embedded_beside is None
+
+    @contextmanager
+    def starting(self) -> Iterator[None]:
+        """Starts the embedded Phoenix, which comes up meanwhile, and stops it in the end. A run goes on without it."""
+        from grading.phoenix_server import EmbeddedPhoenix, PhoenixNotStarted
+
+        if self.embedded_beside is not None:
+            try:
+                self.server = EmbeddedPhoenix(beside(self.embedded_beside) / "phoenix")
+            except PhoenixNotStarted as error:
+                self.trouble = str(error)
+        try:
+            yield
+        finally:
+            if self.server is not None:
+                self.server.stop()
+
+
+def publish_to(
+    target: Target, store: Store, matrix: reading.Matrix, *, thorough: bool = False
+) -> dict[str, Any] | None:
+    """Publishes and tells where to look; None, with the reason told, where it could not."""
+    from grading.phoenix_server import PhoenixNotStarted
+    from grading.publication import BeingPublished, publish_matrix
+    from grading.publisher.phoenix import PhoenixRefused, PhoenixUnavailable
+
+    if target.off:
+        return None
+    try:
+        if target.trouble is not None:
+            raise PhoenixNotStarted(target.trouble)
+        with console().status("publishing into Phoenix ...") as shown:
+
+            def waiting(seconds: float) -> None:
+                shown.update(f"waiting for Phoenix to come up ({seconds:.0f} s)")
+
+            def publishing(condition: str, done: int, planned: int) -> None:
+                shown.update(f"publishing: {condition} {done}/{planned}")
+
+            if target.server is not None:
+                target.server.wait(progress=waiting)
+            url = target.url or (target.server.url if target.server is not None else "")
+            published = publish_matrix(
+                store, matrix, url, api_key=api_key(), progress=publishing, thorough=thorough
+            )
+    except (PhoenixNotStarted, PhoenixUnavailable, PhoenixRefused, BeingPublished) as error:
+        print(f"cellwise: not published: {error}", file=sys.stderr)
+        print(f"cellwise: the results are in the store; later: cellwise publish {matrix.name}", file=sys.stderr)
+        return None
+    for note in published.notes:
+        print(f"cellwise: {note}", file=sys.stderr)
+    hint = "" if target.url else "  (cellwise phoenix brings it up)"
+    print(f"Compare in Phoenix: {published.compare_url}{hint}", file=sys.stderr)
+    return {"dataset": published.dataset_url, "compare": published.compare_url, "complete": published.complete}
+
+
+def publish(word: str | None, *, phoenix: str, thorough: bool, store: str, json: bool) -> None:
+    target = Target.of(phoenix, store)
+    if target.off:
+        raise fail("--phoenix off publishes nothing: write embedded or a URL")
+    with open_store(store) as opened, target.starting():
+        matrix = one_matrix(opened, word)
+        published = publish_to(target, opened, matrix, thorough=thorough)
+    if json:
+        print(json_format.dumps({"version": 1, "matrix": matrix.name, "phoenix": published}))
+    if published is None:
+        raise typer.Exit(UNPUBLISHED)
+
+
+def keep_up(*, store: str) -> None:
+    from grading.phoenix_server import EmbeddedPhoenix, PhoenixNotStarted
+
+    ended = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: ended.set())
+    try:
+        with EmbeddedPhoenix(beside(store) / "phoenix") as server:
+            with console().status("Phoenix is coming up ...") as shown:
+                server.wait(progress=lambda seconds: shown.update(f"Phoenix is coming up ({seconds:.0f} s)"))
+            print(f"Phoenix: {server.url}  (Ctrl-C ends it)", flush=True)
+            try:
+                while not ended.wait(2.0):
+                    server.ready()
+            except KeyboardInterrupt:
+                print(file=sys.stderr)
+    except PhoenixNotStarted as error:
+        raise fail(str(error), 1) from error

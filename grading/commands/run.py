@@ -1,0 +1,281 @@
+"""cellwise run and cellwise resume: from a matrix file to the table, and to Phoenix."""
+
+import json as json_format
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+import typer
+
+from grading.commands import INTERRUPTED, LEFT, MISSING, UNPUBLISHED, beside, console, fail, one_matrix, open_store
+from grading.commands.publish import Target, publish_to
+from grading.manifest import Manifest, ResolvedStudy, differences, resolve
+from grading.planning import register
+from grading.runner import Progress, Runner
+from grading.store import Store, reading, reusing
+from grading.studies import find_study
+from grading.results import summary_of
+from grading.yaml_file import nearest
+
+
+def run(
+    study: str,
+    *,
+    only: list[str] | None,
+    reuse: str | None,
+    parallelism: int | None,
+    phoenix: str,
+    store: str,
+    json: bool,
+) -> None:
+    matrix_file = find_study(study)
+    resolved = resolve(matrix_file)
+    check_only(only, resolved.manifest)
+    target = Target.of(phoenix, store)
+    with open_store(store, create=True) as opened:
+        old = reading.find_matrix(opened, reuse) if reuse is not None else None
+        earlier = [one for one in reading.matrices(opened) if one.name == resolved.manifest.name]
+        registered = register(opened, resolved.manifest)
+        matrix = reading.find_matrix(opened, registered.matrix_id)
+        _remember(store, matrix, matrix_file)
+        if registered.created and earlier and old is None:
+            _tell_changes(opened, earlier[-1], resolved.manifest)
+        if old is not None and old.id != matrix.id:
+            taken = reusing.reuse(opened, matrix.id, old.id)
+            print(f"{len(taken)} finished trials taken over from {old.name} {_short(old)}", file=sys.stderr)
+        _advance(opened, matrix, resolved, only=only, parallelism=parallelism, target=target, store=store, json=json)
+
+
+def resume(
+    word: str | None, *, only: list[str] | None, parallelism: int | None, phoenix: str, store: str, json: bool
+) -> None:
+    target = Target.of(phoenix, store)
+    with open_store(store) as opened:
+        matrix = one_matrix(opened, word)
+        manifest = Manifest.from_document(reading.manifest(opened, matrix.id))
+        note = _note(store, matrix)
+        if not note.exists():
+            raise fail(f"{matrix.name} was not started on this machine: run its matrix file, which resumes it")
+        resolved = resolve(Path(note.read_text()))
+        if resolved.manifest.hash() != matrix.manifest_hash:
+            changes = "\n".join(f"  {change}" for change in differences(manifest, resolved.manifest))
+            raise fail(
+                f"{resolved.matrix_file} has changed since {matrix.name} {_short(matrix)} was started:\n{changes}\n"
+                f"Undo that to resume, or start a new matrix: cellwise run {resolved.matrix_file} --reuse {matrix.id}"
+            )
+        check_only(only, manifest)
+        _advance(opened, matrix, resolved, only=only, parallelism=parallelism, target=target, store=store, json=json)
+
+
+def _advance(
+    opened: Store,
+    matrix: reading.Matrix,
+    study: ResolvedStudy,
+    *,
+    only: list[str] | None,
+    parallelism: int | None,
+    target: Target,
+    store: str,
+    json: bool,
+) -> None:
+    cells = None
+    if only:
+        terms = parsed_only(only)
+        cells = [cell.id for cell in reading.cells(opened, matrix.id) if any(_fits(cell, one) for one in terms)]
+    with target.starting():
+        with watching(matrix.name) as watch:
+            runner = Runner(
+                opened,
+                matrix,
+                study.manifest,
+                root=study.agent_root,
+                folder=beside(store) / "workers",
+                parallelism=parallelism or study.parallelism,
+                only=cells,
+                watch=watch,
+            )
+            with draining(runner):
+                runner.run()
+        matrix = reading.find_matrix(opened, matrix.id)
+        if runner.stopped:
+            print("cellwise: stopped; cellwise resume finishes the rest", file=sys.stderr)
+            raise typer.Exit(INTERRUPTED)
+        summary = summary_of(opened, matrix)
+        if not json:
+            sys.stdout.write(summary.plain())
+            sys.stdout.flush()
+        published = publish_to(target, opened, matrix)
+    code = status_of(opened, matrix, published=published is not None or target.off)
+    if json:
+        result = {
+            "version": 1,
+            "matrix": matrix.name,
+            "id": matrix.id,
+            "manifest": matrix.manifest_hash,
+            "state": matrix.state,
+            "summary": summary.to_json(),
+            "phoenix": published,
+            "status": code,
+        }
+        print(json_format.dumps(result))
+    _tell_rest(opened, matrix)
+    if code:
+        raise typer.Exit(code)
+
+
+def status_of(store: Store, matrix: reading.Matrix, *, published: bool) -> int:
+    """The exit status that a matrix deserves as it is now."""
+    counts = reading.counts(store, matrix.id)
+    if counts["missing"]:
+        return MISSING
+    if counts["open"] or counts["leased"] or counts["delivered"]:
+        return LEFT
+    return 0 if published else UNPUBLISHED
+
+
+def _tell_rest(store: Store, matrix: reading.Matrix) -> None:
+    for cell in reading.cells(store, matrix.id):
+        if cell.state == "failed":
+            print(f"cellwise: {cell.condition} / {cell.case_id} failed: {cell.reason}", file=sys.stderr)
+    counts = reading.counts(store, matrix.id)
+    left = counts["open"] + counts["leased"] + counts["delivered"]
+    if left:
+        print(f"cellwise: {left} trials are left: cellwise resume {matrix.name}", file=sys.stderr)
+    if counts["missing"]:
+        print(f"cellwise: {counts['missing']} trials are missing: cellwise status {matrix.name}", file=sys.stderr)
+
+
+def _fits(cell: reading.Cell, terms: dict[str, str]) -> bool:
+    return terms.get("case", cell.case_id) == cell.case_id and terms.get("condition", cell.condition) == cell.condition
+
+
+def _tell_changes(store: Store, earlier: reading.Matrix, manifest: Manifest) -> None:
+    changes = differences(Manifest.from_document(reading.manifest(store, earlier.id)), manifest)
+    print(f"A new matrix: against {earlier.name} {_short(earlier)} it changes", file=sys.stderr)
+    for change in changes:
+        print(f"  {change}", file=sys.stderr)
+    print(f"  (--reuse {earlier.id} takes over its finished trials that are the same)", file=sys.stderr)
+
+
+def _short(matrix: reading.Matrix) -> str:
+    return matrix.manifest_hash.removeprefix("sha256:")[:12]
+
+
+def _note(store: str, matrix: reading.Matrix) -> Path:
+    return beside(store) / "studies" / matrix.manifest_hash.removeprefix("sha256:")
+
+
+def _remember(store: str, matrix: reading.Matrix, matrix_file: Path) -> None:
+    """Notes on this machine which file a matrix was started from; the manifest itself names no path."""
+    note = _note(store, matrix)
+    note.parent.mkdir(parents=True, exist_ok=True)
+    note.write_text(str(matrix_file.absolute()))
+
+
+@contextmanager
+def draining(runner: Runner) -> Iterator[None]:
+    """Ctrl-C lets what runs arrive and then ends; a second one ends at once. SIGTERM is like the first."""
+
+    def interrupted(number: int, _: FrameType | None) -> None:
+        if runner.draining and number == signal.SIGINT:
+            runner.stop()
+        elif not runner.draining:
+            print("\ncellwise: finishing what runs; Ctrl-C again stops at once", file=sys.stderr)
+            runner.drain()
+
+    before = {number: signal.signal(number, interrupted) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def watching(name: str) -> Iterator[Callable[[Progress], None]]:
+    """Shows progress: a bar on a terminal, elsewhere a line every ten seconds."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress as Bars, TextColumn, TimeRemainingColumn
+
+    started = time.monotonic()
+    told = started
+
+    def rate(progress: Progress) -> str:
+        seconds = time.monotonic() - started
+        return f"{progress.ran / seconds:.0f}/s" if seconds > 0 else ""
+
+    def remarks(progress: Progress) -> str:
+        shown = [(progress.missing, "missing"), (progress.lost, "attempts lost"), (progress.held_by_others, "elsewhere")]
+        return ", ".join(f"{count} {word}" for count, word in shown if count)
+
+    out = console()
+    if not out.is_terminal:
+
+        def tell(progress: Progress) -> None:
+            nonlocal told
+            now = time.monotonic()
+            if now - told >= 10:
+                told = now
+                left = (progress.planned - progress.done) / max(progress.ran / (now - started), 0.001)
+                print(
+                    f"{name}: {progress.done}/{progress.planned}, {rate(progress)}, about {left:.0f} s left"
+                    + (f", {remarks(progress)}" if remarks(progress) else ""),
+                    file=sys.stderr,
+                )
+
+        yield tell
+        return
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[rate]}", markup=False),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[remarks]}", markup=False),
+    )
+    with Bars(*columns, console=out, transient=True) as bars:
+        task = bars.add_task(name, rate="", remarks="")
+
+        def show(progress: Progress) -> None:
+            bars.update(
+                task,
+                total=progress.planned,
+                completed=progress.done,
+                rate=rate(progress),
+                remarks=remarks(progress),
+            )
+
+        yield show
+
+
+def check_only(only: list[str] | None, manifest: Manifest) -> None:
+    """Refuses filters that name no cell.
+
+    Raises:
+        typer.Exit: with what is known instead.
+    """
+    known = {
+        "case": [case.id for case in manifest.cases],
+        "condition": [condition.name for condition in manifest.conditions],
+    }
+    for terms in parsed_only(only):
+        for name, value in terms.items():
+            if value not in known[name]:
+                raise fail(f"--only {name}={value}: there is no such {name}:{nearest(value, known[name])}")
+
+
+def parsed_only(only: list[str] | None) -> list[dict[str, str]]:
+    """``case=a,condition=b`` as terms that must all hold."""
+    found = []
+    for text in only or []:
+        terms = {}
+        for term in text.split(","):
+            name, separator, value = term.partition("=")
+            if not separator or name not in ("case", "condition") or name in terms:
+                raise fail(f"--only {text}: write case=.., condition=.. or both with a comma between")
+            terms[name] = value
+        found.append(terms)
+    return found

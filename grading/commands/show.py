@@ -1,0 +1,58 @@
+"""cellwise show: one trial as a person would read it."""
+
+import json as json_format
+from typing import Any
+
+import orjson
+
+from grading.commands import fail, one_matrix, open_store
+from grading.store import Store, reading
+from grading.transcript import Attempt, transcript
+
+
+def show(word: str, *, matrix: str | None, store: str, json: bool) -> None:
+    with open_store(store) as opened:
+        trial = _find(opened, one_matrix(opened, matrix), word)
+        attempts = reading.attempts(opened, trial.id)
+        grades = [_grade(one) for one in trial.grades]
+    ledger = orjson.loads(trial.ledger) if trial.ledger is not None else None
+    if json:
+        document = {
+            "version": 1,
+            "trial": {"condition": trial.condition, "case": trial.case_id, "repetition": trial.repetition},
+            "sequence": trial.sequence,
+            "state": trial.state,
+            "ledger": ledger,
+            "grades": grades,
+            "attempts": [
+                {"number": one.number, "state": one.state, "reason": one.reason, "acted": one.after_consequential_call}
+                for one in attempts
+            ],
+        }
+        print(json_format.dumps(document))
+        return
+    from rich.console import Console
+
+    name = f"{trial.condition} / {trial.case_id} / {trial.repetition}"
+    tries = [Attempt(one.number, one.state, one.reason, one.after_consequential_call) for one in attempts]
+    Console(highlight=False).print(transcript(name, ledger, grades[0] if grades else None, tries))
+
+
+def _find(store: Store, matrix: reading.Matrix, word: str) -> reading.Trial:
+    trials = reading.trials(store, matrix.id)
+    for trial in trials:
+        # Ids may hold a slash themselves, so the whole name is compared, not its parts.
+        if word in (str(trial.sequence), f"{trial.condition}/{trial.case_id}/{trial.repetition}"):
+            return reading.find_trial(store, trial.id)
+    raise fail(f"{matrix.name} has no trial {word}: write its number or condition/case/repetition")
+
+
+def _grade(one: Any) -> dict[str, Any]:
+    return {
+        "version": 1,
+        "grader": one.grader,
+        "grader_version": one.version,
+        "verdict": one.verdict,
+        "task_completed": one.task_completed,
+        "checks": orjson.loads(one.checks),
+    }

@@ -1,0 +1,222 @@
+"""The matrix file: cases x conditions x repetitions, as a person writes them."""
+
+import glob
+import re
+from collections.abc import Iterator
+from decimal import Decimal
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, ConfigDict, Field, JsonValue, StringConstraints
+
+from grading.cases import Identifier
+from grading.schedule import PresentedOrder
+from grading.yaml_file import Document, FileError, nearest, read
+from simulator.assignment import Limits
+from simulator.model import WireModel
+
+CASE_SUFFIXES = (".yaml", ".yml", ".json")
+STRUCTURAL = "structural"
+
+_DECIMAL = re.compile(r"(0|[1-9][0-9]{0,14})(\.[0-9]{1,12})?")
+
+
+def _slug(text: str) -> str:
+    if not re.fullmatch(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", text):
+        raise ValueError("must be 1 to 63 of a-z, 0-9 and '-', with a letter or digit at both ends")
+    return text
+
+
+def _decimal(text: str) -> str:
+    if not _DECIMAL.fullmatch(text):
+        raise ValueError(f"'{text[:60]}' is no decimal such as 0.03")
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def _below_one(text: str) -> str:
+    if not 0 <= Decimal(text) < 1:
+        raise ValueError("must be at least 0 and below 1")
+    return text
+
+
+def _confidence(text: str) -> str:
+    if not Decimal("0.5") <= Decimal(text) < 1:
+        raise ValueError("must be at least 0.5 and below 1")
+    return text
+
+
+def _environment_name(text: str) -> str:
+    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]{0,199}", text):
+        hint = ": give the name alone, values are never stored" if "=" in text else ""
+        raise ValueError(f"is no name of an environment variable{hint}")
+    return text
+
+
+Slug = Annotated[
+    str, AfterValidator(_slug), Field(json_schema_extra={"pattern": "^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"})
+]
+DecimalText = Annotated[str, AfterValidator(_decimal), Field(json_schema_extra={"type": ["number", "string"]})]
+"""An exact decimal, kept as text because a float would not be."""
+Share = Annotated[DecimalText, AfterValidator(_below_one)]
+Confidence = Annotated[DecimalText, AfterValidator(_confidence)]
+EnvironmentName = Annotated[str, AfterValidator(_environment_name)]
+
+
+class SyntheticMeasurements(WireModel):
+    """Invented figures of every trial, labelled so wherever they are shown."""
+
+    latency_ms: Annotated[int, Field(ge=0, le=86_400_000)]
+    cost: DecimalText
+    """US dollars."""
+
+
+class SyntheticProfile(WireModel):
+    """A measurement profile of invented figures."""
+
+    synthetic: SyntheticMeasurements
+
+
+MeasurementProfile = Literal["measured"] | SyntheticProfile
+
+
+class WrittenCondition(WireModel):
+    """An agent with its settings."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+    name: Identifier = Field(examples=["candidate"])
+    """What tables call the condition."""
+    agent: Annotated[str, StringConstraints(min_length=1, max_length=200)] = Field(
+        examples=["descriptive-control", "agent:answer"]
+    )
+    """A packaged agent, or module:function found from this file's folder."""
+    settings: dict[str, JsonValue] = Field({}, examples=[{"temperature": 0.2}])
+    """Keyword arguments of the agent's function."""
+    env: list[EnvironmentName] = Field([], examples=[["OPENAI_API_KEY"]])
+    """Names of the environment variables that the agent receives; it sees no other ones."""
+    sources: list[str] = Field([], examples=[["prompts/*.txt"]])
+    """Further files, folders or globs that the agent is made of: when one changes, its trials run anew."""
+    reuse: bool | None = None
+    """One process for many trials; possible for packaged deterministic agents alone, and their default."""
+    limits: Limits | None = None
+    """Where it differs from the limits of the matrix."""
+
+
+class MatrixFile(WireModel):
+    """Every case is run under every condition, so many times."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+    version: Literal[1]
+    """The format of this file."""
+    name: Slug = Field(examples=["refund-agent"])
+    """What the study is called: small letters, digits and '-'."""
+    cases: str | list[str] = Field(examples=["cases.yaml", "cases/*.yaml", ["cases/a.yaml", "cases/b.yaml"]])
+    """Cases files, folders or globs, relative to this file."""
+    conditions: list[WrittenCondition] = Field(min_length=1, max_length=256)
+    """The agents to run, each with its settings."""
+    baseline: str | None = None
+    """The name of the condition that the others are compared with."""
+    repetitions: Annotated[int, Field(ge=1, le=10_000)] = 1
+    """How often each case runs under each condition; a comparison needs an even number."""
+    presented_order: PresentedOrder = "alternate"
+    """The order of the records: as written, reversed, or reversed in every other repetition."""
+    order: Literal["strict", "parallel"] = "parallel"
+    """strict: one trial after the other, in planned order."""
+    graders: list[Literal["structural"]] = Field(["structural"])
+    """What grades the ledgers."""
+    limits: Limits = Limits()
+    """Where a trial is ended; what was done until then is graded."""
+    parallelism: Annotated[int, Field(ge=1, le=256)] | None = None
+    """Trials at a time; without it, one for each processor. No part of what is registered."""
+    seed: Annotated[int, Field(ge=0, le=2**53 - 1)] | None = None
+    """For whatever is drawn at random; 0 is a seed like any other."""
+    isolation: Literal["process"] = "process"
+    """What stands between the agent and the recorder."""
+    estimand: Annotated[str, StringConstraints(min_length=1, max_length=200)] = "difference in contract passes"
+    """What a comparison estimates."""
+    margin: Share = "0.03"
+    """The largest loss that still counts as no worse."""
+    confidence: Confidence = "0.95"
+    """Of the comparison's bounds."""
+    minimum_clusters: Annotated[int, Field(ge=2, le=1_000_000)] = 30
+    """Customers below which a comparison is inconclusive."""
+    measurement_profile: MeasurementProfile = Field(
+        "measured", examples=[{"synthetic": {"latency_ms": 250, "cost": 0.08}}]
+    )
+    """Where latency and cost come from: measured, or invented figures, labelled so."""
+
+
+def read_matrix(path: Path) -> tuple[Document, MatrixFile]:
+    """A matrix file, and its document to tell where further problems are.
+
+    Raises:
+        FileError: with every problem of the file itself; its cases and agents are not looked at.
+    """
+    document = read(path)
+    matrix = document.load(MatrixFile)
+    problems = [*_repeated(document, matrix)]
+    names = [condition.name for condition in matrix.conditions]
+    if matrix.baseline is not None and matrix.baseline not in names:
+        message = f"no condition is called '{matrix.baseline}':{nearest(matrix.baseline, names)}"
+        problems.append(document.error(("baseline",), message))
+    if problems:
+        raise FileError.together(problems)
+    return document, matrix
+
+
+def case_files(document: Document, matrix: MatrixFile) -> list[Path]:
+    """The cases files that a matrix names, each once: in the order written, those of a folder or glob by name.
+
+    Raises:
+        FileError: where an entry names no file.
+    """
+    folder = document.path.parent
+    found: dict[Path, Path] = {}
+    entries = [matrix.cases] if isinstance(matrix.cases, str) else matrix.cases
+    problems = [] if entries else [document.error(("cases",), "names no cases file: write for example cases.yaml")]
+    for index, entry in enumerate(entries):
+        where = ("cases",) if isinstance(matrix.cases, str) else ("cases", index)
+        paths, problem = _cases_of(folder, entry)
+        if problem is not None:
+            problems.append(document.error(where, problem))
+        for path in paths:
+            found.setdefault(path.resolve(), path)
+    if problems:
+        raise FileError.together(problems)
+    return list(found.values())
+
+
+def _cases_of(folder: Path, entry: str) -> tuple[list[Path], str | None]:
+    path = folder / entry
+    if not entry.strip():
+        return [], "must not be blank: name a cases file"
+    if path.is_dir():
+        paths = sorted(
+            each for each in path.iterdir() if each.suffix in CASE_SUFFIXES and not each.name.startswith(".")
+        )
+        return paths, None if paths else f"the folder '{entry}' holds no cases file ({', '.join(CASE_SUFFIXES)})"
+    if path.exists():
+        return [path], None
+    if glob.has_magic(entry):
+        paths = [folder / each for each in sorted(glob.glob(entry, root_dir=folder, recursive=True))]  # noqa: PTH207 - skips hidden files
+        paths = [each for each in paths if each.is_file()]
+        return paths, None if paths else f"no file fits '{entry}'"
+    return [], f"there is no file '{entry}' in {folder if str(folder) != '.' else 'this folder'}"
+
+
+def _repeated(document: Document, matrix: MatrixFile) -> Iterator[FileError]:
+    seen: dict[str, int] = {}
+    for index, condition in enumerate(matrix.conditions):
+        where = ("conditions", index, "name")
+        line = document.line(where)
+        if condition.name in seen:
+            message = f"'{condition.name}' is the name of another condition on line {seen[condition.name]}: rename one"
+            yield document.error(where, message)
+        seen.setdefault(condition.name, line)
+        for position, name in enumerate(condition.env):
+            if name in condition.env[:position]:
+                yield document.error(("conditions", index, "env", position), f"'{name}' is named twice")
+    for position, grader in enumerate(matrix.graders):
+        if grader in matrix.graders[:position]:
+            yield document.error(("graders", position), f"'{grader}' is named twice")

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql, sqlite
 
 from grading.store.attempts import Found, batches, close_cells, find, results_changed
 from grading.store.errors import NotFound, StateError
@@ -280,10 +279,9 @@ def _end_attempts(connection: sa.Connection, now: int, losses: list[Lost]) -> No
 
 def _keep_journals(store: Store, connection: sa.Connection, losses: list[Lost]) -> None:
     """Keeps the first journal of each attempt, also of one that was fenced or lost before it was read."""
-    insert = sqlite.insert(journal) if store.is_sqlite else postgresql.insert(journal)
     rows = [{"attempt_id": one.attempt_id, "document": one.journal} for one in losses if one.journal is not None]
     if rows:
-        connection.execute(insert.on_conflict_do_nothing(index_elements=["attempt_id"]), rows)
+        connection.execute(store.insert(journal).on_conflict_do_nothing(index_elements=["attempt_id"]), rows)
     for batch in batches(sorted({one.attempt_id for one in losses if one.after_consequential_call})):
         connection.execute(attempt.update().where(attempt.c.id.in_(batch)).values(after_consequential_call=True))
 

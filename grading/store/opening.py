@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
 
 from grading.store import migrating
 from grading.store.errors import StoreError, explained
@@ -95,6 +96,10 @@ class Store:
             return self._clock()
         seconds = sa.func.extract("epoch", sa.func.clock_timestamp())
         return int(connection.execute(sa.select(sa.cast(seconds * 1_000_000, sa.BigInteger))).scalar_one())
+
+    def insert(self, table: sa.Table) -> sqlite.Insert | postgresql.Insert:
+        """An INSERT that can say what to do where the row is there already."""
+        return sqlite.insert(table) if self.is_sqlite else postgresql.insert(table)
 
     @contextmanager
     def _explaining(self, doing: str) -> Iterator[None]:

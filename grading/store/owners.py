@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql, sqlite
 
 from grading.store.opening import Store
 from grading.store.tables import attempt, literal_state, owner, publication
@@ -48,7 +47,6 @@ class Owner:
 
 def enrol(store: Store, new: Owner) -> None:
     """Makes an owner known, before it claims anything. The same again only renews it."""
-    insert = sqlite.insert(owner) if store.is_sqlite else postgresql.insert(owner)
     with store.transaction("enrol") as connection:
         values = {
             "id": new.id,
@@ -60,7 +58,9 @@ def enrol(store: Store, new: Owner) -> None:
             "renewed": store.now(connection),
         }
         connection.execute(
-            insert.values(values).on_conflict_do_update(index_elements=["id"], set_={"renewed": values["renewed"]})
+            store.insert(owner)
+            .values(values)
+            .on_conflict_do_update(index_elements=["id"], set_={"renewed": values["renewed"]})
         )
 
 

@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql, sqlite
 
 from grading.store.attempts import results_changed
 from grading.store.opening import Store
@@ -24,7 +23,7 @@ class Acquired:
 
 
 def mark_stale(store: Store, matrix_id: int) -> None:
-    """Says that what was published of a matrix is no longer all there is to show. Grades and losses say so themselves."""
+    """Says that there is more of a matrix to show than was published. Grades and losses say so themselves."""
     with store.transaction("mark_stale") as connection:
         results_changed(connection, [matrix_id])
 
@@ -33,10 +32,11 @@ def acquire_publication(
     store: Store, matrix_id: int, target: str, owner_id: str, *, lease_seconds: float
 ) -> Acquired | None:
     """The publication of a matrix to a target, for one publisher at a time. None while another one holds it."""
-    insert = sqlite.insert(publication) if store.is_sqlite else postgresql.insert(publication)
     with store.transaction("acquire_publication") as connection:
         values = {"matrix_id": matrix_id, "target": target, "state": "stale", "changes": 0}
-        connection.execute(insert.on_conflict_do_nothing(index_elements=["matrix_id", "target"]), values)
+        connection.execute(
+            store.insert(publication).on_conflict_do_nothing(index_elements=["matrix_id", "target"]), values
+        )
         now = store.now(connection)
         found = connection.execute(sa.select(publication).where(*_is(matrix_id, target)).with_for_update()).one()
         others = found.state == "publishing" and found.owner != owner_id

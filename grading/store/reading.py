@@ -233,7 +233,7 @@ def trials(
             rows = _tuples(connection, asked, after=after)
             given = _latest_grades(connection, [row[11] for row in rows if row[11] is not None]) if grades else {}
         for row in rows:
-            yield Trial(*row, tuple(given.get(row[11], {}).values()))
+            yield Trial(*(*row, tuple(given.get(row[11], {}).values())))
         if len(rows) < batch:
             return
         after = rows[-1][6]

@@ -4,7 +4,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql, sqlite
 
 from grading.store.attempts import batches
 from grading.store.errors import StoreError
@@ -63,16 +62,15 @@ def register(
         StoreError: for a trial of no cell or without its assignment, an identity or sequence number used twice, an
             assignment whose hash is stored with another document, or text that a database refuses.
     """
-    insert = sqlite.insert if store.is_sqlite else postgresql.insert
     with store.transaction("register") as connection:
-        new = insert(matrix).on_conflict_do_nothing(index_elements=["manifest_hash"]).returning(matrix.c.id)
+        new = store.insert(matrix).on_conflict_do_nothing(index_elements=["manifest_hash"]).returning(matrix.c.id)
         values = {"manifest_hash": manifest_hash, "name": name, "manifest": manifest, "state": "registered"}
         matrix_id = connection.execute(new, {**values, "created": store.now(connection)}).scalar_one_or_none()
         if matrix_id is None:
             known = sa.select(matrix.c.id).where(matrix.c.manifest_hash == manifest_hash)
             return Registered(connection.execute(known).scalar_one(), created=False)
         cell_ids = _add_cells(connection, matrix_id, cells)
-        _add_assignments(connection, insert, assignments)
+        _add_assignments(store, connection, assignments)
         for batch in batches(trials, 5000):
             rows = [
                 {
@@ -120,12 +118,8 @@ def _cell_of(cell_ids: dict[tuple[str, str], int], planned: NewTrial) -> int:
         ) from None
 
 
-def _add_assignments(
-    connection: sa.Connection,
-    insert: "type[sqlite.Insert] | type[postgresql.Insert] | object",
-    assignments: Iterable[NewAssignment],
-) -> None:
-    new = insert(assignment).on_conflict_do_nothing(index_elements=["hash"])  # type: ignore[operator]
+def _add_assignments(store: Store, connection: sa.Connection, assignments: Iterable[NewAssignment]) -> None:
+    new = store.insert(assignment).on_conflict_do_nothing(index_elements=["hash"])
     for batch in batches(assignments):
         # Sorted, so that two registrations that share assignments do not wait for each other.
         rows = [{"hash": one.hash, "document": one.document} for one in sorted(batch, key=lambda one: one.hash)]

@@ -1,0 +1,177 @@
+"""Opening a store, and the one door that every writing transaction goes through."""
+
+import os
+import sqlite3
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal, Self
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
+
+from grading.store import migrating
+from grading.store.errors import StoreError, explained
+
+TransactionName = Literal[
+    "migrate", "register", "start", "pause", "resume", "cancel", "finish", "enrol", "claim", "running", "renew",
+    "deliver", "quarantine", "lose", "seal", "fail_cell", "grade", "reuse", "mark_stale", "acquire_publication",
+    "renew_publication", "release_publication",
+]  # fmt: skip
+
+_WRITING = "cellwise_writing"
+_BUSY_SECONDS = 60
+
+
+def _system_clock() -> int:
+    return time.time_ns() // 1000
+
+
+class Store:
+    """An open store. Threads may share it; a process that forks opens its own in the child."""
+
+    def __init__(self, engine: sa.Engine, place: str, clock: Callable[[], int] = _system_clock) -> None:
+        self.engine = engine
+        self.place = place
+        self.is_sqlite = engine.dialect.name == "sqlite"
+        self._writing = engine.execution_options(**{_WRITING: True})
+        self._clock = clock
+
+    @classmethod
+    def open(cls, where: str | Path, *, create: bool = True, clock: Callable[[], int] = _system_clock) -> Self:
+        """Opens a store, first making or upgrading its tables where that is needed.
+
+        Args:
+            where: a file's path, ``sqlite:///path``, or ``postgresql://user@host/database``.
+            create: whether a store that does not exist yet is made; a SQLite file gets mode 0600.
+            clock: microseconds since 1970 in UTC. PostgreSQL's own clock is used there, whatever is given.
+
+        Raises:
+            StoreError: where there is no store, something else, one of a newer version, or it cannot be written.
+        """
+        url = _parse(where)
+        place = url.database or "" if url.get_backend_name() == "sqlite" else url.render_as_string(hide_password=True)
+        made = _make_file(Path(place), create=create) if url.get_backend_name() == "sqlite" else False
+        store: Self | None = None
+        try:
+            store = cls(_engine(url), place, clock)
+            migrating.bring_up_to_date(store, create=create)
+        except BaseException:
+            if store is not None:
+                store.close()
+            if made:
+                for ending in ("", "-wal", "-shm"):
+                    Path(place + ending).unlink(missing_ok=True)
+            raise
+        return store
+
+    def close(self) -> None:
+        self.engine.dispose()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @contextmanager
+    def transaction(self, name: TransactionName) -> Iterator[sa.Connection]:
+        """One writing transaction: committed, and durable, when the block ends; undone when it raises.
+
+        On SQLite it holds the only write lock from its first moment, so what it reads cannot change under it.
+        """
+        with self._explaining(name), self._writing.begin() as connection:
+            yield connection
+
+    @contextmanager
+    def reading(self) -> Iterator[sa.Connection]:
+        """A transaction that only reads. Short ones alone: on SQLite a long one keeps the log from being reused."""
+        with self._explaining("read"), self.engine.connect() as connection:
+            yield connection
+
+    def now(self, connection: sa.Connection) -> int:
+        """Microseconds since 1970: the server's clock on PostgreSQL, where runners' clocks may differ."""
+        if self.is_sqlite:
+            return self._clock()
+        seconds = sa.func.extract("epoch", sa.func.clock_timestamp())
+        return int(connection.execute(sa.select(sa.cast(seconds * 1_000_000, sa.BigInteger))).scalar_one())
+
+    def insert(self, table: sa.Table) -> sqlite.Insert | postgresql.Insert:
+        """An INSERT that can say what to do where the row is there already."""
+        return sqlite.insert(table) if self.is_sqlite else postgresql.insert(table)
+
+    @contextmanager
+    def _explaining(self, doing: str) -> Iterator[None]:
+        driver_error: type[Exception] = self.engine.dialect.loaded_dbapi.Error
+        try:
+            yield
+        except (sa.exc.StatementError, sa.exc.TimeoutError, driver_error) as error:
+            raise explained(error, self.place, doing) from error
+
+
+def _parse(where: str | Path) -> sa.URL:
+    text = os.fspath(where)
+    if not text or "\0" in text:
+        raise StoreError(f"a store is a file's path or a postgresql:// address, not {text!r}")
+    if "://" not in text:
+        return _file_url(text)
+    try:
+        url = sa.make_url(text)
+    except (sa.exc.ArgumentError, ValueError):
+        raise StoreError("the store's address cannot be read: write postgresql://user@host:port/database") from None
+    if url.drivername in ("sqlite", "sqlite+pysqlite"):
+        if url.query:
+            raise StoreError(f"{text}: a SQLite store takes no options in its address")
+        return _file_url(url.database or "")
+    if url.drivername in ("postgresql", "postgres", "postgresql+psycopg"):
+        return url.set(drivername="postgresql+psycopg")
+    raise StoreError(f"{url.drivername}: a store is a SQLite file or a PostgreSQL database, nothing else")
+
+
+def _file_url(path: str) -> sa.URL:
+    if path in ("", ":memory:"):
+        raise StoreError("a store is a file: one in memory would lose what it counted")
+    return sa.URL.create("sqlite", database=str(Path(path).absolute()))
+
+
+def _make_file(path: Path, *, create: bool) -> bool:
+    """Whether a new file was made. Its mode is set before anything is in it; SQLite gives its log the same one."""
+    if path.is_dir():
+        raise StoreError(f"{path}: a store is a file, this is a folder")
+    try:
+        if path.exists():
+            return False
+        if not create:
+            raise StoreError(f"{path}: there is no store here")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+    except FileExistsError:
+        if path.is_file():
+            return False
+        raise StoreError(f"{path}: a folder on the way to the store is a file") from None
+    except OSError as error:
+        raise StoreError(f"{path}: the store cannot be made here: {error.strerror}") from error
+    return True
+
+
+def _engine(url: sa.URL) -> sa.Engine:
+    if url.get_backend_name() != "sqlite":
+        arguments: dict[str, Any] = {} if "connect_timeout" in url.query else {"connect_timeout": 10}
+        return sa.create_engine(url, pool_pre_ping=True, connect_args=arguments)
+    engine = sa.create_engine(url, connect_args={"timeout": _BUSY_SECONDS, "check_same_thread": False})
+    sa.event.listen(engine, "connect", _prepare_sqlite)
+    sa.event.listen(engine, "begin", _begin_sqlite)
+    return engine
+
+
+def _prepare_sqlite(connection: sqlite3.Connection, _record: object) -> None:
+    # Python's driver would otherwise begin transactions of its own, later and weaker than ours.
+    connection.isolation_level = None
+    for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON"):
+        connection.execute(f"PRAGMA {pragma}").close()
+
+
+def _begin_sqlite(connection: sa.Connection) -> None:
+    writing = connection.get_execution_options().get(_WRITING, False)
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if writing else "BEGIN")

@@ -1,8 +1,8 @@
 """The command line: the only place that talks to a person. Each command loads what it needs when it runs.
 
-Exit statuses: 0 done and complete; 1 an error that is no fault of the input; 2 bad input, nothing was changed; 3 trials are
-missing or a cell failed; 4 trials are left to run, after Ctrl-C or with --only; 5 complete, but not published; 130 ended
-by a second Ctrl-C.
+Exit statuses: 0 done and complete; 1 an error that is no fault of the input; 2 bad input, nothing was changed; 3 trials
+are missing or a cell failed; 4 trials are left to run, after Ctrl-C or with --only; 5 complete, but not published; 130
+ended by a second Ctrl-C.
 """
 
 import sys
@@ -19,7 +19,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
-    help="Tells whether a changed customer-service agent acts on the wrong order, asks too late, or says what is not so.",
+    help="Tells whether a changed customer-service agent acts on the wrong order, asks too late, or says what is not "
+    "so.",
     epilog="Exit statuses: 0 complete; 1 error; 2 bad input, nothing changed; 3 trials missing or a cell failed; "
     "4 trials left to run; 5 complete, not published; 130 stopped by a second Ctrl-C.",
 )
@@ -27,7 +28,10 @@ app = typer.Typer(
 StoreOption = Annotated[
     str,
     typer.Option(
-        "--store", envvar="CELLWISE_STORE", metavar="PATH|URL", help="A SQLite file, or postgresql://user@host/database."
+        "--store",
+        envvar="CELLWISE_STORE",
+        metavar="PATH|URL",
+        help="A SQLite file, or postgresql://user@host/database.",
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON on standard output.")]
@@ -79,22 +83,26 @@ def init(folder: Annotated[Path, typer.Argument(help="A folder that does not exi
 
 
 @app.command(epilog="Example: cellwise schema matrix > matrix.schema.json")
-def schema(what: Annotated[str, typer.Argument(metavar="matrix|cases", help="Which file's schema.")]) -> None:
+def schema(
+    what: Annotated[str, typer.Argument(metavar="matrix|cases", help="Which file's schema.")],
+    world: Annotated[str, typer.Option(help="The world whose cases it is for.")] = "orders",
+) -> None:
     """Print the JSON Schema of a file you write, for editors that complete and check it."""
     import json
 
     from grading.schemas import cases_schema, matrix_schema
 
-    schemas = {"matrix": matrix_schema, "cases": cases_schema}
-    if what not in schemas:
+    if what not in ("matrix", "cases"):
         raise fail(f"there is a schema for matrix and for cases, none for {what}")
-    print(json.dumps(schemas[what](), indent=2))
+    print(json.dumps(matrix_schema() if what == "matrix" else cases_schema(world), indent=2))
 
 
 @app.command(epilog="Example: cellwise plan order-resolution")
 def plan(
     study: StudyArgument,
-    reuse: Annotated[str | None, typer.Option(metavar="MATRIX", help="The matrix to take finished trials over from.")] = None,
+    reuse: Annotated[
+        str | None, typer.Option(metavar="MATRIX", help="The matrix to take finished trials over from.")
+    ] = None,
     store: StoreOption = DEFAULT_STORE,
     json: JsonOption = False,
 ) -> None:
@@ -218,9 +226,6 @@ def exit_code(error: Exception) -> int | None:
 
     if isinstance(error, FileError | NotFound | StoreError):
         return BAD_INPUT
-    from grading.init import StudyExists
     from grading.runner import WorkersFailing
 
-    if isinstance(error, StudyExists):
-        return BAD_INPUT
     return 1 if isinstance(error, WorkersFailing) else None

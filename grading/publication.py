@@ -1,6 +1,7 @@
 """What a matrix in the store looks like in Phoenix, and publishing it under the store's lease."""
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import orjson
@@ -70,9 +71,6 @@ def desired(store: Store, matrix: reading.Matrix) -> DesiredMatrix:
     short = matrix.manifest_hash.removeprefix("sha256:")[:12]
     ended = matrix.state in ("complete", "incomplete", "cancelled")
 
-    def runs(condition: str) -> Iterator[DesiredRun]:
-        return _runs(store, matrix, manifest, condition)
-
     return DesiredMatrix(
         manifest_hash=matrix.manifest_hash,
         name=f"{manifest.name} {short}",
@@ -100,10 +98,10 @@ def desired(store: Store, matrix: reading.Matrix) -> DesiredMatrix:
                     "agent_source": condition.agent.source,
                     "settings": condition.agent.settings,
                 },
+                runs=partial(_runs, store, matrix, manifest, condition.name),
             )
             for condition in manifest.conditions
         ],
-        trials=runs,
     )
 
 

@@ -17,7 +17,6 @@ from simulator.journal import JournaledAttempt, locked, read_journal
 from simulator.recorder import software
 from simulator.worlds import load_world
 
-
 _LOCK_SECONDS = 10.0
 
 

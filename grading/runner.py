@@ -1,7 +1,7 @@
-"""The runner: one loop that leases trials, hands them to workers, takes ledgers in and grades, until nothing is open.
+"""The runner: one loop that leases trials, hands them out, takes ledgers in and grades, until nothing is open.
 
-The store is the state machine. The runner keeps nothing that it could not read there or in the journals again, so it may
-be killed at any moment; two runners may work on one matrix. It counts a trial once its transaction is on disk.
+The store is the state machine. The runner keeps nothing that it could not read there or in the journals again, so it
+may be killed at any moment; two runners may work on one matrix. It counts a trial once its transaction is on disk.
 """
 
 import selectors

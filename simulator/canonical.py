@@ -47,7 +47,7 @@ def canonical_hash(value: Any) -> str:
 
 
 def _needs_rfc8785(value: Any) -> bool:
-    containers = [[value]]
+    containers: list[Any] = [[value]]
     # Grows while it is read: every container below, but no text, integer, truth value or null, of which most are.
     for container in containers:
         items: Any = container

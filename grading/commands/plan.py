@@ -6,7 +6,8 @@ from pathlib import Path
 
 from grading.commands import open_store
 from grading.manifest import resolve
-from grading.planning import Plan, plan as make_plan
+from grading.planning import Plan
+from grading.planning import plan as make_plan
 from grading.store import StoreError
 from grading.studies import find_study
 
@@ -54,4 +55,6 @@ def _print(found: Plan) -> None:
     if found.run == 0 and found.reuse == 0:
         console.print("Nothing would run.")
     else:
-        console.print(f"{found.run + found.reuse} trials would run; {found.reuse} of them could be taken over with --reuse.")
+        console.print(
+            f"{found.run + found.reuse} trials would run; {found.reuse} of them could be taken over with --reuse."
+        )

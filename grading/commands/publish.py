@@ -89,9 +89,7 @@ def publish_to(
             if target.server is not None:
                 target.server.wait(progress=waiting)
             url = target.url or (target.server.url if target.server is not None else "")
-            published = publish_matrix(
-                store, matrix, url, api_key=api_key(), progress=publishing, thorough=thorough
-            )
+            published = publish_matrix(store, matrix, url, api_key=api_key(), progress=publishing, thorough=thorough)
     except (PhoenixNotStarted, PhoenixUnavailable, PhoenixRefused, BeingPublished) as error:
         print(f"cellwise: not published: {error}", file=sys.stderr)
         print(f"cellwise: the results are in the store; later: cellwise publish {matrix.name}", file=sys.stderr)

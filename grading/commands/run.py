@@ -15,10 +15,10 @@ from grading.commands import INTERRUPTED, LEFT, MISSING, UNPUBLISHED, beside, co
 from grading.commands.publish import Target, publish_to
 from grading.manifest import Manifest, ResolvedStudy, differences, resolve
 from grading.planning import register
+from grading.results import summary_of
 from grading.runner import Progress, Runner
 from grading.store import Store, reading, reusing
 from grading.studies import find_study
-from grading.results import summary_of
 from grading.yaml_file import nearest
 
 
@@ -198,7 +198,8 @@ def draining(runner: Runner) -> Iterator[None]:
 @contextmanager
 def watching(name: str) -> Iterator[Callable[[Progress], None]]:
     """Shows progress: a bar on a terminal, elsewhere a line every ten seconds."""
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress as Bars, TextColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bars
 
     started = time.monotonic()
     told = started
@@ -208,7 +209,11 @@ def watching(name: str) -> Iterator[Callable[[Progress], None]]:
         return f"{progress.ran / seconds:.0f}/s" if seconds > 0 else ""
 
     def remarks(progress: Progress) -> str:
-        shown = [(progress.missing, "missing"), (progress.lost, "attempts lost"), (progress.held_by_others, "elsewhere")]
+        shown = [
+            (progress.missing, "missing"),
+            (progress.lost, "attempts lost"),
+            (progress.held_by_others, "elsewhere"),
+        ]
         return ", ".join(f"{count} {word}" for count, word in shown if count)
 
     out = console()

@@ -1,7 +1,6 @@
 """cellwise status: what ran, what is left, what was tried again and why."""
 
 import json as json_format
-from collections import Counter
 from typing import Any
 
 from grading.commands import one_matrix, open_store
@@ -35,7 +34,7 @@ def status(word: str | None, *, store: str, json: bool) -> None:
 
 
 def _status(store: Store, matrix: reading.Matrix) -> dict[str, Any]:
-    lost = Counter(reading.lost_attempts(store, matrix.id))
+    lost = reading.lost_attempts(store, matrix.id)
     return {
         "version": 1,
         "matrix": matrix.name,

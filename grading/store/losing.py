@@ -26,6 +26,7 @@ cluster are counted apart from all others; one that never began is not counted."
 
 REASONS: Mapping[str, Budget] = {
     "not_started": "none",
+    "agent_not_startable": "none",
     "disrupted": "uncharged",
     "preempted": "uncharged",
     "node_lost": "uncharged",

@@ -81,3 +81,31 @@ def _move(
             raise StateError(f"matrix {matrix_id} is {state}: cannot {name} it, only one that is {' or '.join(left)}")
         connection.execute(matrix.update().where(matrix.c.id == matrix_id).values(state=entered))
         return True
+
+
+def reopen(store: Store, matrix_id: int) -> int:
+    """Opens the failed cells of an ended matrix again, once what was wrong with their configuration is mended.
+
+    Their missing trials are open again, and the matrix runs, where there are any. What used up its attempts stays
+    missing.
+
+    Returns:
+        How many trials are open again.
+    """
+    with store.transaction("reopen") as connection:
+        state = locked_state(connection, matrix_id)
+        if state not in ("running", "incomplete"):
+            raise StateError(f"matrix {matrix_id} is {state}: there is nothing to open again")
+        failed = sa.select(cell.c.id).where(cell.c.matrix_id == matrix_id, cell.c.state == "failed")
+        reopened = connection.execute(
+            trial.update().where(trial.c.cell_id.in_(failed), trial.c.state == "missing").values(state="open")
+        ).rowcount
+        connection.execute(
+            cell.update()
+            .where(cell.c.matrix_id == matrix_id, cell.c.state == "failed")
+            .values(state="open", reason=None)
+        )
+        if reopened:
+            connection.execute(matrix.update().where(matrix.c.id == matrix_id).values(state="running"))
+            results_changed(connection, [matrix_id])
+        return reopened

@@ -15,9 +15,9 @@ from grading.store import migrating
 from grading.store.errors import StoreError, explained
 
 TransactionName = Literal[
-    "migrate", "register", "start", "pause", "resume", "cancel", "finish", "enrol", "claim", "running", "renew",
-    "deliver", "quarantine", "lose", "seal", "fail_cell", "grade", "reuse", "mark_stale", "acquire_publication",
-    "renew_publication", "release_publication",
+    "migrate", "register", "start", "pause", "resume", "cancel", "finish", "reopen", "enrol", "claim", "running",
+    "renew", "deliver", "quarantine", "lose", "seal", "fail_cell", "grade", "reuse", "mark_stale",
+    "acquire_publication", "renew_publication", "release_publication",
 ]  # fmt: skip
 
 _WRITING = "cellwise_writing"

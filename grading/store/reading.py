@@ -299,6 +299,19 @@ def discarded_after_consequential_call(store: Store, matrix_id: int) -> dict[str
         return {row[0]: row[1] for row in connection.execute(counted)}
 
 
+def lost_attempts(store: Store, matrix_id: int) -> dict[str, int]:
+    """By reason: the attempts of a matrix that were lost or fenced."""
+    reason = sa.func.coalesce(attempt.c.reason, attempt.c.state)
+    counted = (
+        sa.select(reason, sa.func.count())
+        .join(trial, trial.c.id == attempt.c.trial_id)
+        .where(trial.c.matrix_id == matrix_id, attempt.c.state.in_(("lost", "fenced")))
+        .group_by(reason)
+    )
+    with store.reading() as connection:
+        return {row[0]: row[1] for row in connection.execute(counted)}
+
+
 def assignments(store: Store, hashes: Collection[str]) -> dict[str, bytes]:
     """The documents of these hashes; unknown ones are left out."""
     found: dict[str, bytes] = {}

@@ -128,7 +128,7 @@ def verdict(found: Bounds, margin: float) -> Verdict:
 
 
 def p_value(differences: ClusterDifferences, threshold: float) -> float:
-    """Against "the true difference is ``threshold`` or below": 1 minus the confidence at which the lower bound meets it.
+    """Against a true difference of ``threshold`` or below: 1 minus the confidence at which the lower bound meets it.
 
     With ``threshold`` minus the margin it belongs to non-inferiority, with 0 to superiority. It is what Holm's method
     needs, and says the same as the lower bound: below 1 - confidence where that one is above the threshold.

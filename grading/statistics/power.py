@@ -90,8 +90,8 @@ def _accepted(clusters: int, fix: float, rule: Rule) -> list[tuple[int, int, int
     """The outcomes that are non-inferior, as runs (better, least worse, most worse).
 
     With the number better given, one more cluster worse never turns a refusal into an acceptance while the same bound
-    is used: the mean falls and, down to a mean of minus one half, the standard error rises. So each of the two bounds has
-    one run from its least number worse, and its end moves little from one number better to the next.
+    is used: the mean falls and, down to a mean of minus one half, the standard error rises. So each of the two bounds
+    has one run from its least number worse, and its end moves little from one number better to the next.
     """
     runs = []
     end = 0

@@ -189,15 +189,10 @@ def assignment(manifest: Manifest, case: int, condition: int, repetition: int) -
     )
 
 
-def trial_key(assignment: Assignment, repetition: int, simulator: Mapping[str, Any]) -> str:
+def trial_key(assignment_hash: str, repetition: int, simulator: Mapping[str, Any]) -> str:
     """What two trials share whose results may stand for each other: assignment, repetition and simulator."""
     return canonical_hash(
-        {
-            "version": 1,
-            "assignment": assignment.model_dump(mode="json"),
-            "repetition": repetition,
-            "simulator": dict(simulator),
-        }
+        {"version": 1, "assignment": assignment_hash, "repetition": repetition, "simulator": dict(simulator)}
     )
 
 

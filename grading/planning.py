@@ -17,19 +17,18 @@ class _Assignments:
     def __init__(self, manifest: Manifest) -> None:
         self._manifest = manifest
         self._simulator = manifest.simulator.model_dump(mode="json")
-        self._known: dict[tuple[int, int, str], tuple[str, bytes, Any]] = {}
+        self._known: dict[tuple[int, int, str], tuple[str, bytes]] = {}
 
-    def of(self, case: int, condition: int, repetition: int) -> tuple[str, bytes, Any]:
-        """Hash, document and model."""
+    def of(self, case: int, condition: int, repetition: int) -> tuple[str, bytes]:
+        """Hash and document."""
         key = (case, condition, presented(self._manifest.presented_order, repetition))
         if key not in self._known:
-            found = assignment(self._manifest, case, condition, repetition)
-            document = canonical(found.model_dump(mode="json"))
-            self._known[key] = (sha256(document), document, found)
+            document = canonical(assignment(self._manifest, case, condition, repetition).model_dump(mode="json"))
+            self._known[key] = (sha256(document), document)
         return self._known[key]
 
     def trial_key(self, case: int, condition: int, repetition: int) -> str:
-        return trial_key(self.of(case, condition, repetition)[2], repetition, self._simulator)
+        return trial_key(self.of(case, condition, repetition)[0], repetition, self._simulator)
 
 
 def register(store: Store, manifest: Manifest) -> registering.Registered:
@@ -65,7 +64,7 @@ def _new_assignments(manifest: Manifest, assignments: _Assignments) -> Iterator[
     for repetition in range(min(2, manifest.repetitions)):
         for case in range(len(manifest.cases)):
             for condition in range(len(manifest.conditions)):
-                name, document, _ = assignments.of(case, condition, repetition)
+                name, document = assignments.of(case, condition, repetition)
                 yield registering.NewAssignment(name, document)
 
 

@@ -163,13 +163,13 @@ def test_an_assignment_holds_no_expectation_no_id_and_no_arm(study: Path) -> Non
 def test_trial_keys_bind_assignment_repetition_and_simulator(study: Path) -> None:
     manifest = resolve(study).manifest
     simulator = manifest.simulator.model_dump()
-    first = trial_key(assignment(manifest, 0, 1, 0), 0, simulator)
-    assert first == trial_key(assignment(manifest, 0, 1, 0), 0, dict(reversed(simulator.items())))
+    first = trial_key(assignment(manifest, 0, 1, 0).hash(), 0, simulator)
+    assert first == trial_key(assignment(manifest, 0, 1, 0).hash(), 0, dict(reversed(simulator.items())))
     others = {
-        trial_key(assignment(manifest, 0, 0, 0), 0, simulator),
-        trial_key(assignment(manifest, 0, 1, 1), 1, simulator),
-        trial_key(assignment(manifest, 0, 1, 0), 2, simulator),
-        trial_key(assignment(manifest, 0, 1, 0), 0, {**simulator, "version": "9"}),
+        trial_key(assignment(manifest, 0, 0, 0).hash(), 0, simulator),
+        trial_key(assignment(manifest, 0, 1, 1).hash(), 1, simulator),
+        trial_key(assignment(manifest, 0, 1, 0).hash(), 2, simulator),
+        trial_key(assignment(manifest, 0, 1, 0).hash(), 0, {**simulator, "version": "9"}),
     }
     assert len(others | {first}) == 5
     # What only the evaluator sees is no part of it.

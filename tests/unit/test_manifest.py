@@ -13,7 +13,7 @@ from grading.manifest import Manifest, ResolvedStudy, assignment, differences, r
 from grading.studies import find_study, list_studies
 from grading.yaml_file import FileError
 from simulator.assignment import Limits
-from tests.unit.conftest import forget_sources
+from simulator.source import source_hash
 
 Write = Callable[[str, str], Path]
 
@@ -191,7 +191,7 @@ def test_a_conditions_limits_override_only_what_they_name(study: Path) -> None:
 def differs(study: Path, file: Path, old: str, new: str) -> list[str]:
     before: ResolvedStudy = resolve(study)
     changed(file, old, new)
-    forget_sources()
+    source_hash.cache_clear()
     after = resolve(study)
     assert differences(before.manifest, before.manifest) == []
     assert after.manifest.hash() != before.manifest.hash()

@@ -286,7 +286,7 @@ def test_packaged_agents_are_reused_where_they_allow_it(study: Path) -> None:
         ("my_agent:tone", "", "'my_agent:tone' is no function but of type str"),
         ("my_agent:answer", "    reuse: true\n", "only packaged deterministic agents may be reused"),
         ("my_agent:answer", "    sources: [prompts/*.txt]\n", "the source 'prompts/*.txt' is no file, folder or glob"),
-        ("my_agent:answer", "    settings: {request: 1}\n", "but: multiple values for argument 'request'"),
+        ("my_agent:answer", "    settings: {request: 1}\n", "multiple values for argument 'request'"),
     ],
 )
 def test_agents_that_cannot_be_run(study: Path, agent: str, more: str, message: str) -> None:
@@ -305,9 +305,9 @@ def test_agents_that_cannot_be_run(study: Path, agent: str, more: str, message: 
         ("raise SystemExit(0)\n", "importing 'my_agent' failed: SystemExit: 0 (my_agent.py:1)"),
         ("import os\nos._exit(3)\n", "importing 'my_agent' ended its process with status 3: it said nothing"),
         ("import os\nos.write(1, b'[null]')\nos._exit(0)\n", "ended its process with status 0: [null]"),
-        ("def answer(request): pass\n", "'my_agent:answer(request)' is called with (request, tools, **settings), but: "
-         "too many positional arguments"),
-        ("def answer(request, tools, *, model, temperature): pass\n", "but: missing a required argument: 'model'"),
+        ("def answer(request): pass\n", "'my_agent:answer' cannot be called with (request, tools, **settings): "
+         "too many positional arguments (its parameters: request)"),
+        ("def answer(request, tools, *, model, temperature): pass\n", "missing a required argument: 'model'"),
         ("async def answer(request, tools, temperature): pass\n", "must be a plain function that returns its output"),
         ("import os\ndef answer(r, t, temperature): pass\nassert 'KEY_OF_MINE' not in os.environ\n", None),
         ("import sys\nsys.stdin.read()\nprint('noise')\ndef answer(r, t, temperature): pass\n", None),

@@ -1,11 +1,9 @@
 """The agents that a matrix file names: found, checked, and hashed over the files they are made of."""
 
 import glob
-import importlib
 import inspect
 import json
 import os
-import pkgutil
 import re
 import signal
 import subprocess
@@ -20,6 +18,7 @@ from typing import Any
 from grading.matrix_file import MatrixFile, WrittenCondition
 from grading.yaml_file import Document, FileError, nearest
 from simulator.agent_process import environment
+from simulator.agents import load_agent, packaged_agents
 from simulator.assignment import Agent
 from simulator.canonical import canonical_hash, sha256
 from simulator.source import files_below, source_hash
@@ -35,12 +34,6 @@ _OWN_AGENT = re.compile(r"([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*):([A-Za-z_]\w*(?:\.[A
 
 class UnusableAgent(ValueError):  # noqa: N818 - reads as what is wrong
     """An agent cannot be run as named."""
-
-
-def packaged_agents() -> list[str]:
-    """The names of the agents that Cellwise brings."""
-    modules = pkgutil.iter_modules(importlib.import_module("simulator.agents").__path__)
-    return sorted(module.name.replace("_", "-") for module in modules)
 
 
 def is_packaged(agent: str) -> bool:
@@ -127,19 +120,17 @@ def _packaged(condition: WrittenCondition) -> Agent:
         raise UnusableAgent(f"no packaged agent is called '{name}':{hint}; your own is written module:function")
     if condition.sources:
         raise UnusableAgent(f"'{name}' is a packaged agent, which has no further sources: remove them")
-    module_name = f"simulator.agents.{name.replace('-', '_')}"
-    module = importlib.import_module(module_name)
-    signature = inspect.signature(module.agent)
+    agent = load_agent(name)
+    signature = inspect.signature(agent.function)
     try:
         signature.bind(object(), object(), **condition.settings)
     except TypeError as error:
         raise UnusableAgent(f"'{name}' does not take these settings: {error}") from error
-    reusable: bool = getattr(module, "REUSABLE", False)
-    if condition.reuse and not reusable:
+    if condition.reuse and not agent.reusable:
         raise UnusableAgent(f"'{name}' may not be reused: remove 'reuse: true'")
-    reuse = reusable if condition.reuse is None else condition.reuse
+    reuse = agent.reusable if condition.reuse is None else condition.reuse
     return Agent(
-        name=name, settings=condition.settings, env=condition.env, reuse=reuse, source=source_hash(module_name)
+        name=name, settings=condition.settings, env=condition.env, reuse=reuse, source=source_hash(agent.module)
     )
 
 

@@ -45,7 +45,8 @@ def _problem_of_settings(signature: inspect.Signature, name: str, settings: dict
     try:
         signature.bind(object(), object(), **settings)
     except TypeError as error:
-        return f"'{name}{signature}' is called with (request, tools, **settings), but: {error}"
+        parameters = ", ".join(signature.parameters) or "none"
+        return f"'{name}' cannot be called with (request, tools, **settings): {error} (its parameters: {parameters})"
     return None
 
 

@@ -1,13 +1,12 @@
-"""Files to change, and packaged agents, so that these tests do not depend on those that Cellwise brings."""
+"""Files to change, and packaged agents to change."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
-import simulator
+import simulator.agents
 
 AGENT = '''\
 """A packaged agent."""
@@ -21,22 +20,16 @@ def agent(request, tools, *, tone="plain"):
 
 
 @pytest.fixture
-def packaged_agents(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder of the packaged agents: descriptive_control and first_record_mutant reusable, slow_reader not."""
+def packaged_agents(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The folder of two more packaged agents, to change: quick-reader, which may be reused, and slow-reader."""
     folder = tmp_path_factory.mktemp("agents")
-    for name in ("descriptive_control", "first_record_mutant"):
-        (folder / f"{name}.py").write_text(AGENT)
-    (folder / "slow_reader.py").write_text(AGENT.replace("REUSABLE = True\n", ""))
-    package = ModuleType("simulator.agents")
-    package.__path__ = [str(folder)]
-    for name in [name for name in sys.modules if name.startswith("simulator.agents.")]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, "simulator.agents", package)
-    monkeypatch.setattr(simulator, "agents", package, raising=False)
+    (folder / "quick_reader.py").write_text(AGENT)
+    (folder / "slow_reader.py").write_text(AGENT.replace("REUSABLE = True", "REUSABLE = False"))
+    monkeypatch.setattr(simulator.agents, "__path__", [*simulator.agents.__path__, str(folder)])
     forget_sources()
     yield folder
-    for name in [name for name in sys.modules if name.startswith("simulator.agents.")]:
-        del sys.modules[name]
+    for name in ("quick_reader", "slow_reader"):
+        sys.modules.pop(f"simulator.agents.{name}", None)
     forget_sources()
 
 

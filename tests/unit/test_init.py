@@ -1,11 +1,16 @@
 """`init` writes a study that can be run at once, and never touches a file that is there."""
 
 import json
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
+import orders_cases
 import pytest
+from in_process_trial import graded
 
 from grading import init
+from grading.cases import Case
+from grading.graders.orders import Expectation
 from grading.init import create_study
 from grading.manifest import resolve
 from grading.yaml_file import FileError
@@ -26,6 +31,40 @@ def test_a_new_study_resolves_with_its_own_agent(tmp_path: Path) -> None:
     assert [condition.agent.name for condition in study.manifest.conditions] == ["agent:answer"] * 2
     assert [case.id for case in study.manifest.cases] == ["one-fits", "two-fit", "no-answer", "not-eligible"]
     assert files_in(tmp_path / "deep") == sorted("study/" + name for name in FILES)
+
+
+def test_its_agent_passes_and_the_one_that_never_asks_does_not(tmp_path: Path) -> None:
+    folder = tmp_path / "study"
+    create_study(folder)
+    manifest = resolve(folder / "matrix.yaml").manifest
+    spec = spec_from_file_location("new_study_agent", folder / "agent.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    passed = {
+        condition.name: [
+            graded(module.answer, in_process(case), backwards=backwards, **condition.agent.settings).verdict == "passed"
+            for backwards in (False, True)
+            for case in manifest.cases
+        ]
+        for condition in manifest.conditions
+    }
+    assert passed == {
+        "current": [True, True, True, True, True, True, True, True],
+        "never-asks": [True, False, False, True, True, False, False, True],
+    }
+
+
+def in_process(case: Case) -> orders_cases.Case:
+    return orders_cases.Case(
+        utterance=case.utterance,
+        expectation=Expectation.model_validate(case.expectation),
+        replies=case.replies,
+        records=case.records,
+        settings=case.world_settings,
+        customer_id=case.customer_id,
+    )
 
 
 def test_editors_find_the_schemas_that_the_files_name(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from grading.manifest import Manifest, ResolvedStudy, assignment, differences, r
 from grading.studies import find_study, list_studies
 from grading.yaml_file import FileError
 from simulator.assignment import Limits
-from tests.unit.conftest import forget_sources
+from simulator.source import source_hash
 
 Write = Callable[[str, str], Path]
 
@@ -44,7 +44,7 @@ conditions:
     agent: my_agent:answer
     settings: {temperature: 0}
   - name: control
-    agent: descriptive-control
+    agent: quick-reader
 baseline: control
 repetitions: 2
 """
@@ -97,7 +97,7 @@ def substituted(value: Any) -> Any:
     return [substituted(item) for item in value] if isinstance(value, list) else value
 
 
-def test_the_manifest_of_the_packaged_study_is_the_golden_one(packaged_agents: Path) -> None:
+def test_the_manifest_of_the_packaged_study_is_the_golden_one() -> None:
     """A changed format needs a new version: write the golden file anew only together with that."""
     study = resolve(find_study("order-resolution"))
     document = substituted(json.loads(study.manifest.document()))
@@ -191,7 +191,7 @@ def test_a_conditions_limits_override_only_what_they_name(study: Path) -> None:
 def differs(study: Path, file: Path, old: str, new: str) -> list[str]:
     before: ResolvedStudy = resolve(study)
     changed(file, old, new)
-    forget_sources()
+    source_hash.cache_clear()
     after = resolve(study)
     assert differences(before.manifest, before.manifest) == []
     assert after.manifest.hash() != before.manifest.hash()
@@ -225,8 +225,8 @@ def test_what_changed_is_told_for_a_person(study: Path, file: str, old: str, new
 
 
 def test_a_changed_packaged_agent_is_told(study: Path, packaged_agents: Path) -> None:
-    told = differs(study, packaged_agents / "descriptive_control.py", "return None", "return {}")
-    assert told == ["agent descriptive-control: source files"]
+    told = differs(study, packaged_agents / "quick_reader.py", "return None", "return {}")
+    assert told == ["agent quick-reader: source files"]
 
 
 def test_order_of_cases_and_baseline_are_part_of_it(study: Path, write: Write) -> None:
@@ -243,9 +243,9 @@ def test_order_of_cases_and_baseline_are_part_of_it(study: Path, write: Write) -
 def test_packaged_agents_are_reused_where_they_allow_it(study: Path) -> None:
     control, mine = resolve(study).manifest.conditions
     assert (control.agent.reuse, mine.agent.reuse) == (True, False)
-    changed(study, "    agent: descriptive-control", "    agent: descriptive-control\n    reuse: false")
+    changed(study, "    agent: quick-reader", "    agent: quick-reader\n    reuse: false")
     assert resolve(study).manifest.conditions[0].agent.reuse is False
-    changed(study, "descriptive-control\n    reuse: false", "slow-reader")
+    changed(study, "quick-reader\n    reuse: false", "slow-reader")
     assert resolve(study).manifest.conditions[0].agent.reuse is False
     changed(study, "slow-reader", "slow-reader\n    reuse: true")
     assert problems(study) == [
@@ -257,21 +257,20 @@ def test_packaged_agents_are_reused_where_they_allow_it(study: Path) -> None:
     ("agent", "more", "message"),
     [
         (
-            "descriptive-contrl",
+            "quick-readr",
             "",
-            "no packaged agent is called 'descriptive-contrl': did you mean 'descriptive-control'?"
-            " (known: descriptive-control, first-record-mutant, slow-reader); your own is written module:function",
+            "no packaged agent is called 'quick-readr': did you mean 'quick-reader'? (known: crashing, ",
         ),
         ("my_agent.py", "", "'my_agent.py' is a file: write 'my_agent:FUNCTION'"),
         (
-            "descriptive-control",
+            "quick-reader",
             "",
-            "'descriptive-control' does not take these settings: got an unexpected keyword argument 'temperature'",
+            "'quick-reader' does not take these settings: got an unexpected keyword argument 'temperature'",
         ),
         (
-            "descriptive-control",
+            "quick-reader",
             "    sources: [x]\n",
-            "'descriptive-control' is a packaged agent, which has no further",
+            "'quick-reader' is a packaged agent, which has no further",
         ),
         ("'my_agent:'", "", "'my_agent:' is no module:function: write for example agent:answer"),
         ("../my_agent:answer", "", "'../my_agent:answer' is no module:function"),
@@ -287,7 +286,7 @@ def test_packaged_agents_are_reused_where_they_allow_it(study: Path) -> None:
         ("my_agent:tone", "", "'my_agent:tone' is no function but of type str"),
         ("my_agent:answer", "    reuse: true\n", "only packaged deterministic agents may be reused"),
         ("my_agent:answer", "    sources: [prompts/*.txt]\n", "the source 'prompts/*.txt' is no file, folder or glob"),
-        ("my_agent:answer", "    settings: {request: 1}\n", "but: multiple values for argument 'request'"),
+        ("my_agent:answer", "    settings: {request: 1}\n", "multiple values for argument 'request'"),
     ],
 )
 def test_agents_that_cannot_be_run(study: Path, agent: str, more: str, message: str) -> None:
@@ -306,9 +305,9 @@ def test_agents_that_cannot_be_run(study: Path, agent: str, more: str, message: 
         ("raise SystemExit(0)\n", "importing 'my_agent' failed: SystemExit: 0 (my_agent.py:1)"),
         ("import os\nos._exit(3)\n", "importing 'my_agent' ended its process with status 3: it said nothing"),
         ("import os\nos.write(1, b'[null]')\nos._exit(0)\n", "ended its process with status 0: [null]"),
-        ("def answer(request): pass\n", "'my_agent:answer(request)' is called with (request, tools, **settings), but: "
-         "too many positional arguments"),
-        ("def answer(request, tools, *, model, temperature): pass\n", "but: missing a required argument: 'model'"),
+        ("def answer(request): pass\n", "'my_agent:answer' cannot be called with (request, tools, **settings): "
+         "too many positional arguments (its parameters: request)"),
+        ("def answer(request, tools, *, model, temperature): pass\n", "missing a required argument: 'model'"),
         ("async def answer(request, tools, temperature): pass\n", "must be a plain function that returns its output"),
         ("import os\ndef answer(r, t, temperature): pass\nassert 'KEY_OF_MINE' not in os.environ\n", None),
         ("import sys\nsys.stdin.read()\nprint('noise')\ndef answer(r, t, temperature): pass\n", None),
@@ -376,7 +375,7 @@ def test_a_lone_module_is_hashed_with_the_python_files_beside_it(study: Path, wr
 
 def test_all_files_and_agents_are_checked_in_one_go(study: Path) -> None:
     changed(study.parent / "cases.yaml", "amount_cents: 4000", "amount_cents: true")
-    changed(study, "descriptive-control", "nobody")
+    changed(study, "quick-reader", "nobody")
     changed(study, "my_agent:answer", "absent:answer")
     assert [(name, line) for name, line, _ in problems(study)] == [
         ("cases.yaml", 4), ("matrix.yaml", 6), ("matrix.yaml", 9)

@@ -177,7 +177,7 @@ def test_trial_keys_bind_assignment_repetition_and_simulator(study: Path) -> Non
     changed(study.parent / "cases.yaml", "clarifications: 0", "clarifications: 1")
     regraded = resolve(study).manifest
     assert regraded.hash() != manifest.hash()
-    assert trial_key(assignment(regraded, 0, 1, 0), 0, simulator) == first
+    assert trial_key(assignment(regraded, 0, 1, 0).hash(), 0, simulator) == first
 
 
 def test_a_conditions_limits_override_only_what_they_name(study: Path) -> None:

@@ -229,3 +229,7 @@ def exit_code(error: Exception) -> int | None:
     from grading.runner import WorkersFailing
 
     return 1 if isinstance(error, WorkersFailing) else None
+
+
+if __name__ == "__main__":
+    main()

@@ -98,8 +98,10 @@ def _advance(
                 only=cells,
                 watch=watch,
             )
+            started = time.monotonic()
             with draining(runner):
                 runner.run()
+            advancing = time.monotonic() - started
         matrix = reading.find_matrix(opened, matrix.id)
         if runner.stopped:
             print("cellwise: stopped; cellwise resume finishes the rest", file=sys.stderr)
@@ -119,6 +121,7 @@ def _advance(
             "state": matrix.state,
             "summary": summary.to_json(),
             "phoenix": published,
+            "advancing_seconds": round(advancing, 3),
             "status": code,
         }
         print(json_format.dumps(result))

@@ -556,6 +556,27 @@ def test_equal_trials_are_taken_over_once_each(store: Store) -> None:
         reuse(store, newest, old)
 
 
+def test_one_execution_never_stands_for_both_of_two_equal_arms(store: Store) -> None:
+    def equal_arms(name: str, conditions: list[str]) -> int:
+        matrix_id = register(
+            store,
+            manifest_hash=digest(name),
+            name=name,
+            manifest=b"",
+            cells=[NewCell("case", one, 0, place) for place, one in enumerate(conditions)],
+            assignments=[NewAssignment("h", b"{}")],
+            trials=[NewTrial("case", one, 0, place, "the same key", "h") for place, one in enumerate(conditions)],
+        ).matrix_id
+        matrices.start(store, matrix_id)
+        return matrix_id
+
+    old, new = equal_arms("old", ["c"]), equal_arms("new", ["c", "d"])
+    graded(store, old)
+    assert len(reuse(store, new, old)) == 1
+    assert reuse(store, new, old) == []
+    assert states(store, new) == ["delivered", "open"]
+
+
 # Publishing
 
 

@@ -69,6 +69,7 @@ def sample(
             baseline=condition == BASELINE,
             final=final,
             metadata={"agent": condition, "model": "none"},
+            description=f"agent {condition}",
             runs=lambda: runs(condition),
         )
 
@@ -80,7 +81,7 @@ def sample(
         cases=[
             DesiredExample(
                 case_id,
-                {"request": utterance},
+                {"input": utterance},
                 {"expected": "no refund" if order is None else f"refund {order}"},
                 {"clarifications": asks, "customer": "customer-1"},
             )

@@ -32,7 +32,17 @@ def graded(given: DesiredGrade, order_known: bool = True) -> dict[str, tuple[str
 
 def test_a_passed_trial() -> None:
     run = trial(BASELINE, "explicit-description", 0)
-    assert run.output == {"message": "Your refund has been confirmed.", "claimed": "refunded"}
+    assert run.output.splitlines() == [
+        "Your refund has been confirmed.",
+        "",
+        "claimed: refunded",
+        'list_orders(customer-1): {"order_id": "order-a", "description": "blue backpack bought on 2026-08-01"}, '
+        '{"order_id": "order-b", "description": "blue backpack bought on 2026-08-02"}',
+        "verify_identity(customer-1, order-b): true",
+        "get_order(order-b): order-b, 4500, EUR",
+        "consult_refund_policy(order-b): true, 10000",
+        "issue_refund(order-b, 4500, EUR, null, refund:order-b): committed",
+    ]
     assert (run.error, run.ended - run.started) == (None, 250_000)
     assert shown(run) == {
         "contract": ("passed", 1.0, "all 4 checks passed"),
@@ -79,7 +89,7 @@ def test_what_an_agent_did_wrong_is_evidence_not_an_error_of_the_run() -> None:
         {**document, "content": content}, failed, case_id="explicit-description", repetition=0, order_known=True
     )
     assert run.error is None
-    assert run.output == {"error": "TimeLimit", "claimed": "refunded"}
+    assert run.output.splitlines()[:3] == ["(no message: TimeLimit)", "", "claimed: refunded"]
     assert shown(run)["contract"] == ("failed", 0.0, "budget: TimeLimit")
 
 

@@ -182,7 +182,7 @@ def missing_run(
 
 
 def _output(content: Mapping[str, Any]) -> str:
-    """What a person compares, as Phoenix's grid shows it best, a short text: the message, the claim, and what was done.
+    """What a person compares, as the Markdown that Phoenix's grid shows: the message, the claim, and what was done.
 
     Two trials may say the same and have refunded different orders, so the calls stand beside the message.
     """
@@ -192,20 +192,22 @@ def _output(content: Mapping[str, Any]) -> str:
     calls = content["calls"]
     shown = [_line(call) for call in calls[:MOST_LINES]]
     if len(calls) > MOST_LINES:
-        shown.append(f"… and {len(calls) - MOST_LINES:,} more calls, in the trace")
-    return "\n".join([said, "", f"claimed: {claimed}{ended}", *shown])
+        shown.append(f"- … and {len(calls) - MOST_LINES:,} more calls, in the trace")
+    return "\n".join([said, "", f"claimed: {claimed}{ended}", "", *shown])
 
 
 def _line(call: Mapping[str, Any]) -> str:
     arguments = call["arguments"]
     given = _brief(list(arguments.values()) if isinstance(arguments, Mapping) else arguments)
     answered = call["error"] if "error" in call else _brief(call["result"])
-    return outgoing.text(f"{call['tool']}({given}): {answered}", LONGEST_LINE)
+    return outgoing.text(f"- {call['tool']}({given}): {answered}", LONGEST_LINE)
 
 
 def _brief(value: Json) -> str:
     if isinstance(value, Mapping):
         return _brief(list(value.values()))
+    if isinstance(value, list) and any(isinstance(item, Mapping | list) for item in value):
+        return f"{len(value)} entries"
     if isinstance(value, list):
         return ", ".join(item if isinstance(item, str) else _json_text(item) for item in value)
     return value if isinstance(value, str) else _json_text(value)

@@ -100,7 +100,7 @@ def test_a_run_shows_the_trials_own_times_and_a_failing_run_says_which_checks_fa
     assert run["latency_ms"] == 250
     assert run["error"] is None
     assert run["output"].splitlines()[:3] == ["Your refund has been confirmed.", "", "claimed: refunded"]
-    assert run["output"].splitlines()[-1] == "issue_refund(order-a, 4000, USD, null, refund:order-a): committed"
+    assert run["output"].splitlines()[-1] == "- issue_refund(4000, null, USD, refund:order-a, order-a): committed"
     [contract] = [given for given in run["annotations"] if given["name"] == "contract"]
     assert (contract["label"], contract["score"]) == ("failed", 0.0)
     assert contract["explanation"] == (

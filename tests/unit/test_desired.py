@@ -36,12 +36,12 @@ def test_a_passed_trial() -> None:
         "Your refund has been confirmed.",
         "",
         "claimed: refunded",
-        'list_orders(customer-1): {"order_id": "order-a", "description": "blue backpack bought on 2026-08-01"}, '
-        '{"order_id": "order-b", "description": "blue backpack bought on 2026-08-02"}',
-        "verify_identity(customer-1, order-b): true",
-        "get_order(order-b): order-b, 4500, EUR",
-        "consult_refund_policy(order-b): true, 10000",
-        "issue_refund(order-b, 4500, EUR, null, refund:order-b): committed",
+        "",
+        "- list_orders(customer-1): 2 entries",
+        "- verify_identity(customer-1, order-b): true",
+        "- get_order(order-b): 4500, EUR, order-b",
+        "- consult_refund_policy(order-b): 10000, true",
+        "- issue_refund(4500, null, EUR, refund:order-b, order-b): committed",
     ]
     assert (run.error, run.ended - run.started) == (None, 250_000)
     assert shown(run) == {

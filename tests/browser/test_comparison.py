@@ -38,7 +38,7 @@ class Page:
         self._page.goto(url)  # type: ignore[attr-defined]
 
     def wait_for(self, text: str) -> None:
-        self._page.get_by_text(text).first.wait_for(timeout=60_000)  # type: ignore[attr-defined]
+        self._page.get_by_text(text).first.wait_for(timeout=120_000)  # type: ignore[attr-defined]
 
     def lines(self) -> list[str]:
         return [line.strip() for line in self._page.inner_text("body").splitlines() if line.strip()]  # type: ignore[attr-defined]

@@ -106,6 +106,11 @@ class Worker:
     def exit_code(self) -> int | None:
         return self._process.poll()
 
+    def let_go(self) -> None:
+        """Has it end by itself, without waiting for it."""
+        with suppress(OSError):
+            self.socket.shutdown(socket.SHUT_WR)
+
     def end(self, *, at_once: bool = False) -> None:
         """Lets it end by itself, or ends its group at once; with it end its agents."""
         self.socket.close()

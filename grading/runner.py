@@ -165,6 +165,9 @@ class Runner:
         counts = reading.counts(self._store, self._matrix.id)
         self._progress = Progress(sum(counts.values()), counts["graded"] + counts["missing"], counts["missing"])
         try:
+            # They load while the rest is looked after.
+            for _ in range(min(self._parallelism, counts["open"])):
+                self._start_worker()
             self._recover_abandoned()
             self._grade_delivered()
             self._watch(self._progress)
@@ -405,6 +408,9 @@ class Runner:
 
     def _end_workers(self) -> None:
         """Ends every worker and settles what they still held, so that nothing waits for a lease to expire."""
+        for worker in self._workers:
+            if not worker.outstanding:
+                worker.let_go()
         for worker in list(self._workers):
             held = list(worker.outstanding.values())
             self._drop(worker) if self._stopping or held else self._dismiss(worker)

@@ -86,6 +86,8 @@ def _advance(
     if only:
         terms = parsed_only(only)
         cells = [cell.id for cell in reading.cells(opened, matrix.id) if any(_fits(cell, one) for one in terms)]
+    if matrix.state == "complete":
+        target.skip_if_up_to_date(opened, matrix)
     with target.starting():
         with watching(matrix.name) as watch:
             runner = Runner(

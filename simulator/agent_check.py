@@ -30,10 +30,8 @@ def problems_with(root: str, name: str, settings: list[dict[str, Any]]) -> list[
         return [f"'{module_name}' has no function '{function_name}': {there}"] * len(settings)
     if not callable(function):
         return [f"'{name}' is no function but of type {type(function).__name__}"] * len(settings)
-    if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
-        return [f"'{name}' must be a plain function that returns its output, not async and no generator"] * len(
-            settings
-        )
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        return [f"'{name}' must return its output once: it is a generator"] * len(settings)
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError) as error:
@@ -53,9 +51,17 @@ def _problem_of_settings(signature: inspect.Signature, name: str, settings: dict
 def _told(error: BaseException, root: str) -> str:
     """The error as a person needs it: its class, its text, and the last line of the user's own that led to it."""
     text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    frames = traceback.extract_tb(error.__traceback__)
+    if (
+        isinstance(error, KeyError)
+        and frames
+        and frames[-1].filename == os.__file__
+        and error.args[0] not in os.environ
+    ):
+        text += ", an environment variable that the agent does not get: set it and name it in the condition's 'env'"
     if isinstance(error, SyntaxError):
         return text
-    own = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename.startswith(root)]
+    own = [frame for frame in frames if frame.filename.startswith(root)]
     return f"{text} ({os.path.relpath(own[-1].filename, root)}:{own[-1].lineno})" if own else text
 
 

@@ -41,8 +41,9 @@ def grade(word: str | None, *, store: str, json: bool) -> None:
                 write()
         write()
         summary = summary_of(opened, matrix)
+    counted = {name: outcomes[name] for name in ("added", "repeated", "conflicting")}
     if json:
-        print(json_format.dumps({"version": 1, "matrix": matrix.name, **outcomes, "summary": summary.to_json()}))
+        print(json_format.dumps({"version": 1, "matrix": matrix.name, **counted, "summary": summary.to_json()}))
         return
     print(
         f"{outcomes['added']} grades added, {outcomes['repeated']} were there already"

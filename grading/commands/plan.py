@@ -2,24 +2,26 @@
 
 import json as json_format
 from contextlib import ExitStack
-from pathlib import Path
 
-from grading.commands import open_store
+from grading.commands import fail
 from grading.manifest import resolve
 from grading.planning import Plan
 from grading.planning import plan as make_plan
-from grading.store import StoreError
+from grading.store import NoStore, Store, StoreError
 from grading.studies import find_study
 
 
 def plan(study: str, *, reuse: str | None, store: str, json: bool) -> None:
     resolved = resolve(find_study(study))
     with ExitStack() as stack:
-        opened = None
-        if "://" in store or Path(store).exists():
-            opened = stack.enter_context(open_store(store))
-        elif reuse is not None:
-            raise StoreError(f"{store}: there is no store here to reuse {reuse} from")
+        try:
+            opened = stack.enter_context(Store.open(store, create=False))
+        except NoStore as error:
+            if reuse is not None:
+                raise fail(f"{error} to reuse {reuse} from") from error
+            opened = None
+        except StoreError as error:
+            raise fail(str(error)) from error
         found = make_plan(opened, resolved.manifest, reuse=reuse)
     if json:
         print(json_format.dumps(found.to_json()))
@@ -46,7 +48,7 @@ def _print(found: Plan) -> None:
     conditions = list(dict.fromkeys(cell.condition for cell in found.cells))
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for title in ("condition", "done", "reuse and grade again", "run"):
-        table.add_column(title)
+        table.add_column(title, overflow="fold")
     for condition in conditions:
         cells = [cell for cell in found.cells if cell.condition == condition]
         counts = (sum(cell.done for cell in cells), sum(cell.reuse for cell in cells), sum(cell.run for cell in cells))

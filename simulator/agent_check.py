@@ -52,12 +52,7 @@ def _told(error: BaseException, root: str) -> str:
     """The error as a person needs it: its class, its text, and the last line of the user's own that led to it."""
     text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     frames = traceback.extract_tb(error.__traceback__)
-    if (
-        isinstance(error, KeyError)
-        and frames
-        and frames[-1].filename == os.__file__
-        and error.args[0] not in os.environ
-    ):
+    if isinstance(error, KeyError) and frames and frames[-1].filename in (os.__file__, "<frozen os>"):
         text += ", an environment variable that the agent does not get: set it and name it in the condition's 'env'"
     if isinstance(error, SyntaxError):
         return text

@@ -67,7 +67,8 @@ def resume(
             changes = "\n".join(f"  {change}" for change in differences(manifest, resolved.manifest))
             raise fail(
                 f"{resolved.matrix_file} has changed since {matrix.name} {_short(matrix)} was started:\n{changes}\n"
-                f"Undo that to resume, or start a new matrix: cellwise run {shlex.quote(str(resolved.matrix_file))} --reuse {matrix.id}"
+                "Undo that to resume, or start a new matrix: "
+                f"cellwise run {shlex.quote(str(resolved.matrix_file))} --reuse {matrix.id}"
             )
         check_only(only, manifest)
         tell_unset(manifest)

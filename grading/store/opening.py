@@ -144,6 +144,8 @@ def _make_file(path: Path, *, create: bool) -> bool:
     try:
         if path.exists():
             return False
+        if any(parent.is_file() for parent in path.parents):
+            raise FileExistsError
         if not create:
             raise NoStore(f"{path}: there is no store here")
         path.parent.mkdir(parents=True, exist_ok=True)

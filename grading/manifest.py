@@ -196,6 +196,12 @@ def trial_key(assignment_hash: str, repetition: int, simulator: Mapping[str, Any
     )
 
 
+def trial_name(manifest_hash: str, condition: str, case_id: str, repetition: int) -> str:
+    """A trial's name in its ledgers: the same in every store, and telling the recorder neither case nor condition."""
+    identity = canonical_hash([manifest_hash, condition, case_id, repetition])
+    return identity.removeprefix("sha256:")[:32]
+
+
 def differences(old: Manifest, new: Manifest) -> list[str]:
     """What changed between two manifests, for a person; empty exactly where their hashes are equal."""
     before, after = old.model_dump(mode="json"), new.model_dump(mode="json")

@@ -17,11 +17,10 @@ from grading.graders import load_grader
 from grading.grading import stored_grade
 from grading.intake import Quarantined, ValidLedger, validate
 from grading.launcher import Worker
-from grading.manifest import Manifest
+from grading.manifest import Manifest, trial_name
 from grading.projection import structural
 from grading.recovering import Recovery, Unanswered, delivery, journaled, recover
 from grading.store import Store, delivering, grades, leasing, losing, matrices, owners, reading
-from simulator.canonical import canonical_hash
 
 LEASE_SECONDS = 60.0
 _RENEW_SECONDS = 15.0
@@ -486,9 +485,3 @@ class Runner:
         counts = reading.counts(self._store, self._matrix.id)
         self._progress.held_by_others = counts["leased"]
         return counts["leased"] > 0 and self._only is None
-
-
-def trial_name(manifest_hash: str, condition: str, case_id: str, repetition: int) -> str:
-    """A trial's name in its ledgers: the same in every store, and telling the recorder neither case nor condition."""
-    identity = canonical_hash([manifest_hash, condition, case_id, repetition])
-    return identity.removeprefix("sha256:")[:32]

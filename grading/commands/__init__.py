@@ -11,8 +11,11 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from grading.store import Store, reading
+    from grading.studies import Study
 
 BAD_INPUT, MISSING, LEFT, UNPUBLISHED, INTERRUPTED = 2, 3, 4, 5, 130
+WORST_FIRST = (INTERRUPTED, MISSING, LEFT, UNPUBLISHED, 0)
+"""Which exit status stands for several."""
 
 
 def fail(message: str, code: int = BAD_INPUT) -> typer.Exit:
@@ -62,6 +65,12 @@ def one_matrix(store: "Store", word: str | None) -> "reading.Matrix":
     if not matrices:
         raise NotFound("the store has no matrix yet: cellwise run order-resolution makes one")
     return matrices[-1]
+
+
+def reuse_needs_one(study: "Study") -> typer.Exit:
+    """``--reuse`` takes over one matrix's trials, a study file has several matrices; to be raised."""
+    files = ", ".join(str(each.matrix_file) for each in study.matrices)
+    return fail(f"--reuse is for one comparison at a time, and {study.name} has {len(study.matrices)}: name {files}")
 
 
 def api_key() -> str | None:

@@ -46,7 +46,9 @@ OnlyOption = Annotated[
     list[str] | None,
     typer.Option(metavar="case=..,condition=..", help="Run these cells alone. May be given several times."),
 ]
-StudyArgument = Annotated[str, typer.Argument(metavar="STUDY", help="A packaged study's name, or a matrix file.")]
+StudyArgument = Annotated[
+    str, typer.Argument(metavar="STUDY", help="A packaged study's name, a matrix file or a study file.")
+]
 MatrixArgument = Annotated[
     str | None, typer.Argument(metavar="[MATRIX]", help="Its name, number or manifest hash; the latest by default.")
 ]
@@ -127,7 +129,8 @@ def run(
     store: StoreOption = DEFAULT_STORE,
     json: JsonOption = False,
 ) -> None:
-    """Run a study, grade it, publish it and print its table. What is done already is not done again."""
+    """Run a study, or each of its comparisons, grade it, publish it and print its table. What is done already is not
+    done again."""
     from grading.commands import run as command
 
     command.run(study, only=only, reuse=reuse, parallelism=parallelism, phoenix=phoenix, store=store, json=json)
@@ -191,6 +194,34 @@ def publish(
     command.publish(matrix, phoenix=phoenix, thorough=thorough, store=store, json=json)
 
 
+@app.command(epilog="Example: cellwise export order-resolution packet.json")
+def export(
+    comparison: Annotated[str, typer.Argument(help="A matrix of two arms: its name, number or manifest hash.")],
+    packet: Annotated[Path, typer.Argument(help="The file to write; one that is there already is never touched.")],
+    store: StoreOption = DEFAULT_STORE,
+    json: JsonOption = False,
+) -> None:
+    """Write a comparison's evidence into one file that replays anywhere, and print the file's SHA-256."""
+    from grading.commands import export as command
+
+    command.export(comparison, packet, store=store, json=json)
+
+
+@app.command(epilog="Example: cellwise replay packet.json --expect-sha256 5f0c...")
+def replay(
+    packet: Annotated[Path, typer.Argument(help="A file that cellwise export wrote.")],
+    expect_sha256: Annotated[
+        str | None,
+        typer.Option(metavar="HASH", help="The SHA-256 of the file, known from elsewhere than the file itself."),
+    ] = None,
+    json: JsonOption = False,
+) -> None:
+    """Rebuild, regrade and recompute every trial of a packet, without agent, judge or network."""
+    from grading.commands import replay as command
+
+    command.replay(packet, expect_sha256=expect_sha256, json=json)
+
+
 @app.command(epilog="Example: cellwise phoenix")
 def phoenix(store: StoreOption = DEFAULT_STORE) -> None:
     """Keep the store's own Phoenix up to look at, until Ctrl-C."""
@@ -225,6 +256,11 @@ def exit_code(error: Exception) -> int | None:
     from grading.yaml_file import FileError
 
     if isinstance(error, FileError | NotFound | StoreError):
+        return BAD_INPUT
+    from grading.arms import NotAComparison
+    from grading.packet_reading import PacketRefused
+
+    if isinstance(error, NotAComparison | PacketRefused):
         return BAD_INPUT
     from grading.runner import WorkersFailing
 

@@ -96,6 +96,26 @@ class Attempt:
 
 
 @dataclass(frozen=True, slots=True)
+class UnusedAttempt:
+    """An attempt that was lost or fenced and is no trial's evidence."""
+
+    sequence: int
+    """The planned place of its trial."""
+    number: int
+    state: AttemptState
+    reason: str | None
+    after_consequential_call: bool
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptPlace:
+    """Where an attempt belongs: its trial's planned place, and its number."""
+
+    sequence: int
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
 class Incident:
     id: int
     matrix_id: int | None
@@ -310,6 +330,42 @@ def lost_attempts(store: Store, matrix_id: int) -> dict[str, int]:
     )
     with store.reading() as connection:
         return {row[0]: row[1] for row in connection.execute(counted)}
+
+
+def unused_attempts(store: Store, matrix_id: int, *, batch: int = 500) -> Iterator[UnusedAttempt]:
+    """The attempts of a matrix that were lost or fenced and are no evidence, in planned order, then by number."""
+    place = sa.tuple_(trial.c.sequence, attempt.c.number)
+    asked = (
+        sa.select(
+            trial.c.sequence, attempt.c.number, attempt.c.state, attempt.c.reason, attempt.c.after_consequential_call
+        )
+        .join(trial, trial.c.id == attempt.c.trial_id)
+        .where(
+            trial.c.matrix_id == matrix_id,
+            attempt.c.state.in_(("lost", "fenced")),
+            trial.c.evidence_attempt_id.is_distinct_from(attempt.c.id),
+        )
+        .order_by(trial.c.sequence, attempt.c.number)
+        .limit(batch)
+    )
+    after = (-1, 0)
+    while True:
+        with store.reading() as connection:
+            rows = connection.execute(asked.where(place > sa.tuple_(*map(sa.literal, after)))).all()
+        yield from (UnusedAttempt(*row) for row in rows)
+        if len(rows) < batch:
+            return
+        after = (rows[-1].sequence, rows[-1].number)
+
+
+def attempt_place(store: Store, attempt_id: int) -> AttemptPlace:
+    """Where an attempt belongs. Raises NotFound where there is none."""
+    asked = sa.select(trial.c.sequence, attempt.c.number).join(trial, trial.c.id == attempt.c.trial_id)
+    with store.reading() as connection:
+        found = connection.execute(asked.where(attempt.c.id == attempt_id)).first()
+    if found is None:
+        raise NotFound(f"the store has no attempt {attempt_id}")
+    return AttemptPlace(*found)
 
 
 def assignments(store: Store, hashes: Collection[str]) -> dict[str, bytes]:

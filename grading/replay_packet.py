@@ -163,11 +163,16 @@ class Checker:
         try:
             self.manifest = Manifest.from_document(document)
             check_comparison(self.manifest)
-            if self.manifest.document() != document:
+            # Read once more as plain JSON, for models take true for 1 and fill in what is missing.
+            written = orjson.loads(document)
+            whole = orjson.loads(self.manifest.document())
+            if (where := first_difference(whole, written, "manifest")) is not None:
+                raise PacketRefused("is missing, or not in its registered form", field=where)
+            if canonical(written) != document or type(self.manifest.version) is not int:
                 raise PacketRefused("is not in canonical form", field="manifest")
         except ValidationError as error:
             raise _invalid(error, "manifest") from error
-        except NotAComparison as error:
+        except (NotAComparison, NotCanonicalizable, orjson.JSONDecodeError) as error:
             raise PacketRefused(str(error), field="manifest") from error
         self._manifest_hash = sha256(document)
         self._grader_version = _check_graders(self.manifest)

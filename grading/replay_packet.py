@@ -29,7 +29,7 @@ from grading.packet_reading import PacketFile, PacketRefused, check_manifest_has
 from grading.projection import structural
 from grading.schedule import Planned, at, presented
 from simulator.assignment import simulator_identity
-from simulator.canonical import NotCanonicalizable, canonical, sha256
+from simulator.canonical import NotCanonicalizable, canonical, canonical_of_parsed, sha256
 from simulator.replay import first_difference
 from simulator.worlds import UnknownWorld, load_world
 
@@ -218,7 +218,7 @@ class Checker:
             expected = self._rows.row(planned, evidence, row["lost"], row["reason"])
         except RowContradiction as error:
             raise PacketRefused(error.message, trial=sequence, field=error.place) from error
-        if canonical(expected) != pair.row:
+        if canonical_of_parsed(expected) != pair.row:
             where = first_difference(expected, row, "row")
             raise PacketRefused(_against(expected, row, where, "row"), trial=sequence, field=where or "row")
         return row, evidence.ledger["envelope"] if evidence is not None else None
@@ -239,7 +239,7 @@ class Checker:
                 "there is a judgment, and the manifest registers no judge", trial=sequence, field="judgments"
             )
         try:
-            beginning = b'{"grades":%b,"judgments":[],"ledger":' % canonical(members["grades"])
+            beginning = b'{"grades":%b,"judgments":[],"ledger":' % canonical_of_parsed(members["grades"])
         except NotCanonicalizable as error:
             raise PacketRefused(str(error), trial=sequence, field="grades") from error
         if not artifact.startswith(beginning) or not artifact.endswith(b"}"):
@@ -247,7 +247,9 @@ class Checker:
         content = self._check_ledger(planned, row["reused"], len(row["lost"]), artifact[len(beginning) : -1], members)
         grade = self._grader.grade(structural(content), self._expectations[planned.case]).to_json()
         grade["grader_version"] = self._grader_version
-        if (where := first_difference([grade], members["grades"], "grades")) is not None:
+        # Text for text first: the values are walked through only to name the place.
+        if not artifact.startswith(b'{"grades":%b,"judgments"' % canonical([grade])):
+            where = first_difference([grade], members["grades"], "grades") or "grades"
             raise PacketRefused(_against([grade], members["grades"], where, "grades"), trial=sequence, field=where)
         return Evidence(artifact_hash, members["ledger"], grade, row["reused"])
 

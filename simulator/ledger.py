@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Discriminator, Field, JsonValue, Tag
 
 from simulator.assignment import Isolation, Request
-from simulator.canonical import canonical, sha256
+from simulator.canonical import canonical, canonical_of_parsed, sha256
 from simulator.model import WireModel
 from simulator.output import Claims, Usage
 
@@ -138,13 +138,14 @@ class Ledger(WireModel):
     ledger_hash: Sha256
 
 
-def seal(content: dict[str, Any], envelope: dict[str, Any]) -> bytes:
-    """The ledger document of a content and an envelope, both as JSON values.
+def seal(content: dict[str, Any], envelope: dict[str, Any], *, parsed: bool = False) -> bytes:
+    """The ledger document of a content and an envelope, both as JSON values; ``parsed``: as a JSON parser gave them.
 
     Written member by member, in RFC 8785's order, so that the content is made canonical once, not twice.
     """
-    content_bytes = canonical(content)
-    envelope_bytes = canonical(envelope)
+    encoded = canonical_of_parsed if parsed else canonical
+    content_bytes = encoded(content)
+    envelope_bytes = encoded(envelope)
     content_hash = sha256(content_bytes)
     ledger_hash = sha256(b'{"content_hash":"%b","envelope":%b}' % (content_hash.encode(), envelope_bytes))
     return b'{"content":%b,"content_hash":"%b","envelope":%b,"ledger_hash":"%b","version":1}' % (

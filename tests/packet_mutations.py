@@ -176,9 +176,7 @@ class Mutations:
         self._file.write_bytes(data)
         try:
             replay_packet.replay_packet(self._file, expected_sha256=expected)
-        except PacketRefused as refused:
-            assert refused.field
-            assert str(refused).count(refused.field) >= 1
+        except PacketRefused:
             return False
         return True
 
@@ -243,7 +241,9 @@ def survivors(mutations: Mutations, *, under: tuple[str, ...] = ORDER, manifest:
         if path and path[0] in under:
             places = seen[label(packet, path)] = seen.get(label(packet, path), 0) + 1
             for value in other_structures(value_at(packet, path)) if places <= 6 else ():
-                _try(mutations, packet, path, value, found, "{}" if isinstance(value, dict) else "[]", manifest=manifest)
+                _try(
+                    mutations, packet, path, value, found, "{}" if isinstance(value, dict) else "[]", manifest=manifest
+                )
     assert changed == {path for path in leaves(packet) if path[0] in under}
     return found
 

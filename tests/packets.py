@@ -154,7 +154,7 @@ def small_packet(profile: Any = None) -> Packet:
         "artifacts": [],
         "rows": [],
         "incidents": [
-            {"kind": "ledger_malformed", "detail": "no JSON", "sequence": 3, "attempt": 1, "document_sha256": AGENT_SOURCE},
+            {"kind": "ledger_malformed", "detail": "x", "sequence": 3, "attempt": 1, "document_sha256": AGENT_SOURCE},
             {"kind": "late", "detail": "nobody's", "sequence": None, "attempt": None, "document_sha256": None},
         ],
         "totals": {},
@@ -164,9 +164,7 @@ def small_packet(profile: Any = None) -> Packet:
         if script is not None:
             case = manifest.cases[planned.case]
             given = assignment(manifest, planned.case, planned.condition, planned.repetition).model_dump(mode="json")
-            name = trial_name(
-                manifest.hash(), manifest.conditions[planned.condition].name, case.id, planned.repetition
-            )
+            name = trial_name(manifest.hash(), manifest.conditions[planned.condition].name, case.id, planned.repetition)
             ledger = orjson.loads(_ledger(given, script, name if own else ELSEWHERE, len(lost) + 1, planned.sequence))
             expectation = grader.Expectation.model_validate(case.expectation)
             grade = grader.grade(structural(ledger["content"]), expectation).to_json()

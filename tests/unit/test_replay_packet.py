@@ -322,9 +322,7 @@ def test_an_expectation_that_is_no_hash_is_told(packet: Packet, tmp_path: Path) 
         (lambda data: data[:-10] + b"0" + data[-9:], "packet_hash"),
     ],
 )
-def test_another_layout_is_refused(
-    packet: Packet, tmp_path: Path, edit: Callable[[bytes], bytes], field: str
-) -> None:
+def test_another_layout_is_refused(packet: Packet, tmp_path: Path, edit: Callable[[bytes], bytes], field: str) -> None:
     data = written(packet)
     other = edit(data)
     if other == data:
@@ -344,9 +342,7 @@ def test_synthetic_rows_equal_the_profile(tmp_path: Path) -> None:
         assert (error.trial, error.field) == (0, f"row.{field}")
 
 
-def test_measured_rows_are_rounded_elapsed_time_and_no_cost_that_an_agent_tells(
-    packet: Packet, tmp_path: Path
-) -> None:
+def test_measured_rows_are_rounded_elapsed_time_and_no_cost_that_an_agent_tells(packet: Packet, tmp_path: Path) -> None:
     row = packet["rows"][0]
     assert (row["elapsed_us"], row["latency_ms"], row["cost_micro_dollars"]) == (190, 0, None)
     assert packet["artifacts"][0]["ledger"]["envelope"]["usage"]["cost"] == "0.01"

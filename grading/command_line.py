@@ -53,6 +53,11 @@ MatrixArgument = Annotated[
 ParallelismOption = Annotated[
     int | None, typer.Option(min=1, max=256, help="Trials at the same time; the matrix file's by default.")
 ]
+SlicesOption = Annotated[
+    Path | None,
+    typer.Option(metavar="PLAN", help="A slice plan's file; the one that the matrix file names by default."),
+]
+ForceOption = Annotated[bool, typer.Option("--force", help="Replace a file that is there already.")]
 DEFAULT_STORE = ".cellwise/cellwise.db"
 
 
@@ -175,6 +180,29 @@ def grade(matrix: MatrixArgument = None, store: StoreOption = DEFAULT_STORE, jso
     from grading.commands import grade as command
 
     command.grade(matrix, store=store, json=json)
+
+
+@app.command(
+    epilog="Examples: cellwise compare order-resolution · cellwise compare refunds --slices slices.yaml --junit out.xml"
+)
+def compare(
+    matrix: MatrixArgument = None,
+    baseline: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Another condition to compare with than the registered baseline.")
+    ] = None,
+    slices: SlicesOption = None,
+    junit: Annotated[Path | None, typer.Option(metavar="FILE", help="Write JUnit XML for CI.")] = None,
+    markdown: Annotated[Path | None, typer.Option(metavar="FILE", help="Write Markdown for a pull request.")] = None,
+    force: ForceOption = False,
+    store: StoreOption = DEFAULT_STORE,
+    json: JsonOption = False,
+) -> None:
+    """Show the baseline against each candidate: what changed, by how much, and how sure that is."""
+    from grading.commands import compare as command
+
+    command.compare(
+        matrix, baseline=baseline, slices=slices, store=store, json=json, junit=junit, markdown=markdown, force=force
+    )
 
 
 @app.command(epilog="Example: cellwise publish --phoenix http://localhost:6006")

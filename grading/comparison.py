@@ -1,7 +1,7 @@
 """The baseline of a matrix against each of its candidates.
 
-Everything here is computed from :mod:`grading.facts` and, for what happened around the trials, the store. What the numbers
-mean, and what they do not show, is in docs/statistics.md.
+Everything here is computed from :mod:`grading.facts` and, for what happened around the trials, the store. What the
+numbers mean, and what they do not show, is in docs/statistics.md.
 """
 
 from collections import Counter
@@ -248,6 +248,10 @@ def _exploratory(manifest: Manifest, baseline: str, facts: Iterable[TrialFacts])
     reused = sum(one.reused for one in facts)
     if reused:
         yield f"{reused} trials were taken over from another matrix"
+    registered_version = {grader.name: grader.version for grader in manifest.graders}.get("structural")
+    other = sum(one.grader_version not in (None, registered_version) for one in facts)
+    if other:
+        yield f"{other} trials are graded by another version of the grader than the registered one"
 
 
 def _arm(name: str, trials: Sequence[TrialFacts], lost: int, discarded: int) -> Arm:
@@ -303,7 +307,8 @@ def _run_order(baseline: Iterable[TrialFacts], candidate: Iterable[TrialFacts]) 
         if one.started is None or other.started is None or one.reused or other.reused:
             continue
         first, second = sorted((one, other), key=lambda each: each.sequence)
-        assert first.started is not None and second.started is not None
+        assert first.started is not None
+        assert second.started is not None
         as_planned += first.started <= second.started
         gaps.append(abs(second.started - first.started))
     return RunOrder(len(gaps), as_planned, median(gaps) / 1000 if gaps else None)

@@ -164,8 +164,8 @@ def _coverage_words(found: MatrixComparison) -> str:
 
 def _arms(found: MatrixComparison) -> Section:
     header = [
-        "condition", "trials", "contract", "completed", "wrong-order commits", "avoidable questions", "p50 ms", "p95 ms",
-        "calls", "turns", "cost",
+        "condition", "trials", "contract", "completed", "wrong-order commits", "avoidable questions",
+        "p50 ms", "p95 ms", "calls", "turns", "cost",
     ]  # fmt: skip
     extras = [
         (title, counts)
@@ -242,9 +242,8 @@ def bounds_words(decision: paired.Comparison | None) -> list[str]:
     if decision is None:
         return []
     if decision.lower is None or decision.upper is None:
-        return [
-            f"no bounds: {_count(decision.clusters, 'customer')}, {decision.rule.minimum_clusters} were registered as the least"
-        ]
+        least = decision.rule.minimum_clusters
+        return [f"no bounds: {_count(decision.clusters, 'customer')}, the registered least is {least}"]
     level = percent(decision.rule.confidence)
     lines = [
         f"one-sided {level} bounds {signed(decision.lower)} (lower, {decision.lower_method}) and "

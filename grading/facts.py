@@ -54,6 +54,8 @@ class TrialFacts:
     elapsed_ms: int | None
     cost: Cost
     """Of the agent's run, by the measurement profile."""
+    ledger_hash: str | None
+    grader_version: str | None
     reused: bool
     """Taken over from another matrix."""
     ledger_bytes: int
@@ -119,6 +121,8 @@ def trial_facts(store: Store, matrix: reading.Matrix, manifest: Manifest) -> Ite
             latency_ms=_latency(profile, elapsed),
             elapsed_ms=elapsed,
             cost=_cost(profile, trial),
+            ledger_hash=trial.ledger_hash,
+            grader_version=graded.version if graded is not None else None,
             reused=trial.reused_from is not None,
             ledger_bytes=len(trial.ledger) if trial.ledger is not None else 0,
         )
@@ -137,7 +141,7 @@ def _latency(profile: Any, elapsed: int | None) -> int | None:
 
 
 def _cost(profile: Any, trial: reading.Trial) -> Cost:
-    """What an agent says of its own usage is no evidence: measured costs are unknown until something else bills them."""
+    """What an agent says of its own usage is no evidence: a measured cost is unknown until somebody else tells it."""
     if trial.ledger is None:
         return NOT_DISPATCHED if trial.state == "open" and trial.attempt == 0 else UNKNOWN
     return known(profile.synthetic.cost) if isinstance(profile, SyntheticProfile) else UNKNOWN

@@ -1,7 +1,7 @@
 """Slices: the same comparison over groups of cases, by a plan that labels every registered case.
 
-A plan that the manifest bound before anything ran is registered, and may name slices that a decision requires. Any other
-one is exploratory: whoever looks at results first finds a slice that looks good.
+A plan that the manifest bound before anything ran is registered, and may name slices that a decision requires. Any
+other one is exploratory: whoever looks at results first finds a slice that looks good.
 """
 
 from collections.abc import Iterable, Sequence

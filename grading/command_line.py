@@ -264,6 +264,25 @@ def power(
     )
 
 
+@app.command(epilog="Example: cellwise report order-resolution -o report.html")
+def report(
+    matrix: MatrixArgument = None,
+    output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="The HTML file.")] = Path(
+        "report.html"
+    ),
+    baseline: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Another condition to compare with than the registered baseline.")
+    ] = None,
+    slices: SlicesOption = None,
+    force: ForceOption = False,
+    store: StoreOption = DEFAULT_STORE,
+) -> None:
+    """Write one HTML file to send around: the matrix, what changed with transcripts, statistics, costs, manifest."""
+    from grading.commands import report as command
+
+    command.report(matrix, output=output, baseline=baseline, slices=slices, force=force, store=store)
+
+
 @app.command(epilog="Example: cellwise publish --phoenix http://localhost:6006")
 def publish(
     matrix: MatrixArgument = None,

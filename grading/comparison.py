@@ -116,7 +116,8 @@ class MatrixComparison:
     matrix: reading.Matrix
     manifest: Manifest = field(repr=False)
     view: View
-    baseline: str
+    baseline: str | None
+    """None where the matrix has nothing to compare and only its conditions are described."""
     arms: tuple[Arm, ...]
     """The baseline first."""
     candidates: tuple[CandidateComparison, ...]
@@ -149,20 +150,28 @@ class MatrixComparison:
 
 
 def compare_matrix(
-    store: Store, matrix: reading.Matrix, *, baseline: str | None = None, view: View | None = None
+    store: Store,
+    matrix: reading.Matrix,
+    *,
+    baseline: str | None = None,
+    view: View | None = None,
+    describe_alone: bool = False,
 ) -> MatrixComparison:
     """Compares every condition of a matrix with its baseline.
 
     Args:
         baseline: another condition than the registered baseline, which makes it exploratory.
         view: what counts as a pass; joint where the manifest names a judge, else structural.
+        describe_alone: a matrix with nothing to compare is described without a comparison, not refused.
 
     Raises:
         NotComparable: there is no baseline, or nothing beside it.
     """
     manifest = Manifest.from_document(reading.manifest(store, matrix.id))
     names = [condition.name for condition in manifest.conditions]
-    chosen = _baseline(manifest, names, baseline)
+    chosen = None
+    if baseline is not None or not describe_alone or (manifest.baseline is not None and len(names) > 1):
+        chosen = _baseline(manifest, names, baseline)
     view = view or ("joint" if manifest.judge is not None else "structural")
     facts = tuple(trial_facts(store, matrix, manifest))
     discarded = reading.discarded_after_consequential_call(store, matrix.id)
@@ -170,9 +179,11 @@ def compare_matrix(
     by_condition: dict[str, list[TrialFacts]] = {name: [] for name in names}
     for one in facts:
         by_condition[one.condition].append(one)
-    ordered = [chosen, *(name for name in names if name != chosen)]
+    ordered = sorted(names, key=lambda name: name != chosen)
+    candidates = [name for name in names if name != chosen] if chosen is not None else []
+    base = by_condition[chosen] if chosen is not None else []
     arms = tuple(_arm(name, by_condition[name], lost.get(name, 0), discarded.get(name, 0)) for name in ordered)
-    pairs = {name: pair_up(by_condition[chosen], by_condition[name], view) for name in ordered[1:]}
+    pairs = {name: pair_up(base, by_condition[name], view) for name in candidates}
     eligible = {name: found for name, found in pairs.items() if all(pair.eligible for pair in found)}
     decisions = compare_candidates(eligible, rule_of(manifest))
     return MatrixComparison(
@@ -187,12 +198,12 @@ def compare_matrix(
                 pairs=pairs[name],
                 description=describe(pairs[name]),
                 decision=decisions.get(name),
-                changes=_changes(by_condition[chosen], by_condition[name], view),
-                order=_run_order(by_condition[chosen], by_condition[name]),
+                changes=_changes(base, by_condition[name], view),
+                order=_run_order(base, by_condition[name]),
             )
-            for name in ordered[1:]
+            for name in candidates
         ),
-        exploratory=tuple(_exploratory(manifest, chosen, facts)),
+        exploratory=tuple(_exploratory(manifest, chosen, facts)) if chosen is not None else (),
         incidents=dict(sorted(Counter(one.kind for one in reading.incidents(store, matrix.id)).items())),
         lost=reading.lost_attempts(store, matrix.id),
         facts=facts,

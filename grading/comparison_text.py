@@ -45,6 +45,8 @@ def sections(found: MatrixComparison, sliced: Sequence[Sliced | None] = ()) -> l
 def heading(found: MatrixComparison) -> str:
     short = found.matrix.manifest_hash.removeprefix("sha256:")[:12]
     against = ", ".join(one.candidate for one in found.candidates)
+    if found.baseline is None:
+        return f"{found.matrix.name} {short}"
     return f"{found.matrix.name} {short}: {against} against {found.baseline}"
 
 
@@ -83,7 +85,7 @@ def junit(found: MatrixComparison) -> bytes:
         properties = ElementTree.SubElement(suite, "properties")
         for name, value in (
             ("manifest", found.matrix.manifest_hash),
-            ("baseline", found.baseline),
+            ("baseline", found.baseline or "none"),
             ("coverage", _coverage_words(found)),
             ("verdict", _verdict(candidate)),
         ):

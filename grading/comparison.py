@@ -4,8 +4,10 @@ Everything here is computed from :mod:`grading.facts` and, for what happened aro
 numbers mean, and what they do not show, is in docs/statistics.md.
 """
 
+import gc
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Literal
@@ -173,7 +175,8 @@ def compare_matrix(
     if baseline is not None or not describe_alone or (manifest.baseline is not None and len(names) > 1):
         chosen = _baseline(manifest, names, baseline)
     view = view or ("joint" if manifest.judge is not None else "structural")
-    facts = tuple(trial_facts(store, matrix, manifest))
+    with _uncollected():
+        facts = tuple(trial_facts(store, matrix, manifest))
     discarded = reading.discarded_after_consequential_call(store, matrix.id)
     lost = reading.lost_attempts_by_condition(store, matrix.id)
     by_condition: dict[str, list[TrialFacts]] = {name: [] for name in names}
@@ -208,6 +211,18 @@ def compare_matrix(
         lost=reading.lost_attempts(store, matrix.id),
         facts=facts,
     )
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """The garbage collector would walk all facts again and again while they grow, and they hold no cycle."""
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collecting:
+            gc.enable()
 
 
 def rule_of(manifest: Manifest) -> Rule:

@@ -278,7 +278,7 @@ def _changes(candidate: CandidateComparison) -> Section:
     ]  # fmt: skip
     section = Section(f"{candidate.candidate}: cases that changed", table=[header, *rows])
     if len(changed) > SHOWN_CASES:
-        section.remarks.append(f"and {len(changed) - SHOWN_CASES} more cases: all are in --json")
+        section.remarks.append(f"and {len(changed) - SHOWN_CASES} more cases: every changed pair is in --json")
     return section
 
 

@@ -4,8 +4,7 @@ A trial without a verdict stays in: it is missing, unfinished or unscored, and n
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import orjson
 
@@ -22,10 +21,10 @@ NO_JUDGE = "no_judge"
 """Why a message is unqualified where the manifest names no judge."""
 
 _BATCH = 1000
+_PASSED: dict[Verdict | None, bool] = {"passed": True, "failed": False}
 
 
-@dataclass(frozen=True, slots=True)
-class TrialFacts:
+class TrialFacts(NamedTuple):
     """One planned trial. ``None`` is what is not known, never zero."""
 
     trial_id: int
@@ -40,6 +39,8 @@ class TrialFacts:
     """Its planned place."""
     state: TrialState
     verdict: Verdict | None
+    passed: bool | None
+    """The structural contract; ``None`` without a verdict of passed or failed."""
     completed: bool | None
     failed_checks: tuple[str, ...]
     wrong_order_commits: int | None
@@ -63,11 +64,6 @@ class TrialFacts:
     message_reason: str | None = NO_JUDGE
 
     @property
-    def passed(self) -> bool | None:
-        """The structural contract; ``None`` without a verdict."""
-        return None if self.verdict is None or self.verdict == "unscored" else self.verdict == "passed"
-
-    @property
     def joint(self) -> bool | None:
         """Structural pass and qualified pass; ``None`` where either is not known."""
         if self.passed is None or not self.judged:
@@ -88,6 +84,7 @@ def trial_facts(store: Store, matrix: reading.Matrix, manifest: Manifest) -> Ite
     for trial in reading.trials(store, matrix.id, ledgers=True, grades=True, batch=_BATCH):
         graded = next((one for one in trial.grades if one.grader == "structural"), None)
         counters: dict[str, Any] = {}
+        verdict = graded.verdict if graded is not None else None
         if graded is not None:
             # Few trials differ in their checks: most are read once.
             counters = checks_read.get(graded.checks) or _checks(graded.checks)
@@ -109,7 +106,8 @@ def trial_facts(store: Store, matrix: reading.Matrix, manifest: Manifest) -> Ite
             repetition=trial.repetition,
             sequence=trial.sequence,
             state=trial.state,
-            verdict=graded.verdict if graded is not None else None,
+            verdict=verdict,
+            passed=_PASSED.get(verdict),
             completed=graded.task_completed if graded is not None else None,
             failed_checks=counters.get("failed", ()),
             wrong_order_commits=counters.get("wrong_order_commits"),

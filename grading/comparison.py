@@ -151,6 +151,19 @@ class MatrixComparison:
         return next(arm for arm in self.arms if arm.name == name)
 
 
+@dataclass(frozen=True, slots=True)
+class Circumstances:
+    """What the store knows of a matrix beside its trials."""
+
+    discarded: dict[str, int] = field(default_factory=dict)
+    """By condition: attempts replaced although they had made a refund or approval call."""
+    lost_by_condition: dict[str, int] = field(default_factory=dict)
+    lost: dict[str, int] = field(default_factory=dict)
+    """By reason."""
+    incidents: dict[str, int] = field(default_factory=dict)
+    """By kind."""
+
+
 def compare_matrix(
     store: Store,
     matrix: reading.Matrix,
@@ -159,9 +172,38 @@ def compare_matrix(
     view: View | None = None,
     describe_alone: bool = False,
 ) -> MatrixComparison:
+    """Compares every condition of a stored matrix with its baseline.
+
+    Args, errors: as :func:`compare_facts`, which does it.
+    """
+    manifest = Manifest.from_document(reading.manifest(store, matrix.id))
+    # Before anything is read: a refusal should not take as long as an answer.
+    chosen = _baseline(manifest, baseline, describe_alone)
+    around = Circumstances(
+        discarded=reading.discarded_after_consequential_call(store, matrix.id),
+        lost_by_condition=reading.lost_attempts_by_condition(store, matrix.id),
+        lost=reading.lost_attempts(store, matrix.id),
+        incidents=dict(sorted(Counter(one.kind for one in reading.incidents(store, matrix.id)).items())),
+    )
+    with _uncollected():
+        facts = trial_facts(store, matrix, manifest)
+        return compare_facts(matrix, manifest, facts, around, baseline=chosen, view=view, describe_alone=describe_alone)
+
+
+def compare_facts(
+    matrix: reading.Matrix,
+    manifest: Manifest,
+    facts: Iterable[TrialFacts],
+    around: Circumstances,
+    *,
+    baseline: str | None = None,
+    view: View | None = None,
+    describe_alone: bool = False,
+) -> MatrixComparison:
     """Compares every condition of a matrix with its baseline.
 
     Args:
+        facts: of every planned trial, in planned order.
         baseline: another condition than the registered baseline, which makes it exploratory.
         view: what counts as a pass; joint where the manifest names a judge, else structural.
         describe_alone: a matrix with nothing to compare is described without a comparison, not refused.
@@ -169,24 +211,16 @@ def compare_matrix(
     Raises:
         NotComparable: there is no baseline, or nothing beside it.
     """
-    manifest = Manifest.from_document(reading.manifest(store, matrix.id))
-    names = [condition.name for condition in manifest.conditions]
-    chosen = None
-    if baseline is not None or not describe_alone or (manifest.baseline is not None and len(names) > 1):
-        chosen = _baseline(manifest, names, baseline)
+    chosen = _baseline(manifest, baseline, describe_alone)
     view = view or ("joint" if manifest.judge is not None else "structural")
-    with _uncollected():
-        facts = tuple(trial_facts(store, matrix, manifest))
-    discarded = reading.discarded_after_consequential_call(store, matrix.id)
-    lost = reading.lost_attempts_by_condition(store, matrix.id)
-    by_condition: dict[str, list[TrialFacts]] = {name: [] for name in names}
-    for one in facts:
-        by_condition[one.condition].append(one)
-    ordered = sorted(names, key=lambda name: name != chosen)
+    names = [condition.name for condition in manifest.conditions]
+    listed = tuple(facts)
+    of: dict[str, list[TrialFacts]] = {name: [] for name in names}
+    for one in listed:
+        of[one.condition].append(one)
     candidates = [name for name in names if name != chosen] if chosen is not None else []
-    base = by_condition[chosen] if chosen is not None else []
-    arms = tuple(_arm(name, by_condition[name], lost.get(name, 0), discarded.get(name, 0)) for name in ordered)
-    pairs = {name: pair_up(base, by_condition[name], view) for name in candidates}
+    base = of[chosen] if chosen is not None else []
+    pairs = {name: pair_up(base, of[name], view) for name in candidates}
     eligible = {name: found for name, found in pairs.items() if all(pair.eligible for pair in found)}
     decisions = compare_candidates(eligible, rule_of(manifest))
     return MatrixComparison(
@@ -194,22 +228,25 @@ def compare_matrix(
         manifest=manifest,
         view=view,
         baseline=chosen,
-        arms=arms,
+        arms=tuple(
+            _arm(name, of[name], around.lost_by_condition.get(name, 0), around.discarded.get(name, 0))
+            for name in sorted(names, key=lambda name: name != chosen)
+        ),
         candidates=tuple(
             CandidateComparison(
                 candidate=name,
                 pairs=pairs[name],
                 description=describe(pairs[name]),
                 decision=decisions.get(name),
-                changes=_changes(base, by_condition[name], view),
-                order=_run_order(base, by_condition[name]),
+                changes=_changes(base, of[name], view),
+                order=_run_order(base, of[name]),
             )
             for name in candidates
         ),
-        exploratory=tuple(_exploratory(manifest, chosen, facts)) if chosen is not None else (),
-        incidents=dict(sorted(Counter(one.kind for one in reading.incidents(store, matrix.id)).items())),
-        lost=reading.lost_attempts(store, matrix.id),
-        facts=facts,
+        exploratory=tuple(_exploratory(manifest, chosen, listed)) if chosen is not None else (),
+        incidents=around.incidents,
+        lost=around.lost,
+        facts=listed,
     )
 
 
@@ -250,7 +287,10 @@ def outcome(one: TrialFacts, view: View) -> bool | None:
     return one.passed if view == "structural" else one.joint
 
 
-def _baseline(manifest: Manifest, names: Sequence[str], asked: str | None) -> str:
+def _baseline(manifest: Manifest, asked: str | None, describe_alone: bool) -> str | None:
+    names = [condition.name for condition in manifest.conditions]
+    if asked is None and describe_alone and (manifest.baseline is None or len(names) < 2):
+        return None
     listed = ", ".join(names)
     if len(names) < 2:
         raise NotComparable(f"{manifest.name} has the one condition {names[0]}: a comparison needs another beside it")

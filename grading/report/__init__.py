@@ -90,8 +90,8 @@ def render_report(store: Store, found: MatrixComparison, sliced: Sequence[Sliced
         lstrip_blocks=True,
         finalize=lambda value: visible(value) if type(value) is str and "\n" not in value else value,
     )
-    rows = sorted(_heat_rows(found), key=lambda row: _URGENCY[row.change])
-    chosen = _chosen(found)
+    rows = sorted(heat_rows(found), key=lambda row: _URGENCY[row.change])
+    chosen = chosen_pairs(found)
     incidents = list(islice(reading.incidents(store, found.matrix.id), SHOWN_INCIDENTS))
     listed = sections(found, sliced)
     document = environment.get_template("report.html.j2").render(
@@ -143,7 +143,7 @@ def _integrity(text: str) -> str:
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
-def _heat_rows(found: MatrixComparison) -> Iterator[HeatRow]:
+def heat_rows(found: MatrixComparison) -> Iterator[HeatRow]:
     by_cell: dict[tuple[str, str], list[TrialFacts]] = {}
     for one in found.facts:
         by_cell.setdefault((one.case, one.condition), []).append(one)
@@ -184,7 +184,7 @@ def _state(one: TrialFacts) -> str:
     return "unfinished" if one.verdict is None else one.verdict
 
 
-def _chosen(found: MatrixComparison) -> list[tuple[CandidateComparison, PairChange]]:
+def chosen_pairs(found: MatrixComparison) -> list[tuple[CandidateComparison, PairChange]]:
     """The pairs to show: regressed ones first, and every case once before any a second time."""
     ranked = []
     for candidate in found.candidates:

@@ -16,7 +16,7 @@ BASELINE, CANDIDATE = "descriptive-control", "first-record-mutant"
 LEDGER_HASH = "sha256:" + "a" * 64
 
 Outcome = Callable[[str, int, int], dict[str, Any] | None]
-"""What a trial of that condition, case position and repetition has otherwise than one that passed; None: it is missing."""
+"""What a trial of that condition, case position and repetition has otherwise than a passed one; None: it is missing."""
 
 
 def packaged_manifest() -> Manifest:

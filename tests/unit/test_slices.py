@@ -83,10 +83,9 @@ def test_a_slice_is_compared_only_with_two_customers_and_all_pairs_eligible() ->
     two_each = slice_up(plan, compared(manifest_of(4)).candidates[0].pairs, rule, registered_plan=None, view="joint")
     assert [one.comparison is not None for one in two_each.slices] == [True, True]
     one_in_first = manifest_of(4, customers=4)
-    merged = [pair for pair in compared(one_in_first).candidates[0].pairs]
     abstained = [
         pair if pair.case != "case-0" else type(pair)(pair.cluster, pair.case, pair.repetition, None, True, False)
-        for pair in merged
+        for pair in compared(one_in_first).candidates[0].pairs
     ]
     found = slice_up(plan, abstained, rule, registered_plan=None, view="joint")
     assert [one.comparison is not None for one in found.slices] == [False, True]

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Discriminator, Field, JsonValue, Tag
 
 from simulator.assignment import Isolation, Request
-from simulator.canonical import canonical, canonical_of_parsed, sha256
+from simulator.canonical import canonical, sha256
 from simulator.model import WireModel
 from simulator.output import Claims, Usage
 
@@ -20,6 +20,8 @@ Microseconds = Annotated[int, Field(ge=0, le=2**53 - 1)]
 
 ATTEMPT_LOST = "AttemptLost"
 """The execution error of a ledger that was sealed from the journal of a lost attempt."""
+
+LONGEST_ERROR = 200
 
 LIMIT_ERRORS = frozenset({"TimeLimit", "CallLimit", "TokenLimit", "MoneyLimit", "MemoryLimit", "DiskLimit"})
 """Execution errors that say which limit ended the trial: the check ``budget``, not ``execution_error``."""
@@ -88,7 +90,7 @@ class Content(WireModel):
     message: str
     """Empty only where ``error`` says why there is none."""
     claims: Claims
-    error: Annotated[str, Field(min_length=1, max_length=200)] | None
+    error: Annotated[str, Field(min_length=1, max_length=LONGEST_ERROR)] | None
     """The class of what ended the agent instead of an answer; never its text."""
 
 
@@ -138,14 +140,13 @@ class Ledger(WireModel):
     ledger_hash: Sha256
 
 
-def seal(content: dict[str, Any], envelope: dict[str, Any], *, parsed: bool = False) -> bytes:
-    """The ledger document of a content and an envelope, both as JSON values; ``parsed``: as a JSON parser gave them.
+def seal(content: dict[str, Any], envelope: dict[str, Any]) -> bytes:
+    """The ledger document of a content and an envelope, both as JSON values.
 
     Written member by member, in RFC 8785's order, so that the content is made canonical once, not twice.
     """
-    encoded = canonical_of_parsed if parsed else canonical
-    content_bytes = encoded(content)
-    envelope_bytes = encoded(envelope)
+    content_bytes = canonical(content)
+    envelope_bytes = canonical(envelope)
     content_hash = sha256(content_bytes)
     ledger_hash = sha256(b'{"content_hash":"%b","envelope":%b}' % (content_hash.encode(), envelope_bytes))
     return b'{"content":%b,"content_hash":"%b","envelope":%b,"ledger_hash":"%b","version":1}' % (

@@ -52,16 +52,27 @@ def run(
         check_only(only, resolved.manifest)
     target = Target.of(phoenix, store)
     results: list[dict[str, Any]] = []
-    with open_store(store, create=True) as opened, target.starting():
-        for resolved in loaded.matrices:
-            matrix = _registered(opened, resolved, reuse=reuse, store=store)
-            if loaded.of_comparisons and not json:
-                print(f"{'' if not results else chr(10)}{matrix.name}")
-            results.append(
-                _advance(
-                    opened, matrix, resolved, only=only, parallelism=parallelism, target=target, store=store, json=json
+    with open_store(store, create=True) as opened:
+        matrices = [_registered(opened, resolved, reuse=reuse, store=store) for resolved in loaded.matrices]
+        _skip_if_up_to_date(target, opened, matrices)
+        with target.starting():
+            for matrix, resolved in zip(matrices, loaded.matrices, strict=True):
+                if loaded.of_comparisons and not json:
+                    print(f"\n{matrix.name}" if results else matrix.name)
+                if target.up_to_date is not None:
+                    target.skip_if_up_to_date(opened, matrix)
+                results.append(
+                    _advance(
+                        opened,
+                        matrix,
+                        resolved,
+                        only=only,
+                        parallelism=parallelism,
+                        target=target,
+                        store=store,
+                        json=json,
+                    )
                 )
-            )
     status = next(code for code in WORST_FIRST if code in [result["status"] for result in results])
     if json and loaded.of_comparisons:
         print(json_format.dumps({"version": 1, "study": loaded.name, "comparisons": results, "status": status}))
@@ -69,6 +80,16 @@ def run(
         print(json_format.dumps(results[0]))
     if status:
         raise typer.Exit(status)
+
+
+def _skip_if_up_to_date(target: Target, opened: Store, matrices: list[reading.Matrix]) -> None:
+    """Leaves Phoenix alone only where nothing of the whole study is left to do."""
+    for matrix in matrices:
+        target.up_to_date = None
+        if matrix.state == "complete":
+            target.skip_if_up_to_date(opened, matrix)
+        if target.up_to_date is None:
+            return
 
 
 def _registered(opened: Store, resolved: ResolvedStudy, *, reuse: str | None, store: str) -> reading.Matrix:
@@ -104,6 +125,7 @@ def resume(
                 f"Undo that to resume, or start a new matrix: cellwise run {resolved.matrix_file} --reuse {matrix.id}"
             )
         check_only(only, manifest)
+        _skip_if_up_to_date(target, opened, [matrix])
         with target.starting():
             result = _advance(
                 opened, matrix, resolved, only=only, parallelism=parallelism, target=target, store=store, json=json
@@ -141,8 +163,10 @@ def _advance(
             only=cells,
             watch=watch,
         )
+        started = time.monotonic()
         with draining(runner):
             runner.run()
+        advancing = time.monotonic() - started
     matrix = reading.find_matrix(opened, matrix.id)
     if runner.stopped:
         print("cellwise: stopped; cellwise resume finishes the rest", file=sys.stderr)
@@ -161,6 +185,7 @@ def _advance(
         "state": matrix.state,
         "summary": summary.to_json(),
         "phoenix": published,
+        "advancing_seconds": round(advancing, 3),
         "status": status_of(opened, matrix, published=published is not None or target.off),
     }
 

@@ -195,6 +195,19 @@ def counts(store: Store, matrix_id: int) -> dict[TrialState, int]:
         return _all_states((row[0], row[1]) for row in connection.execute(counted.group_by(trial.c.state)))
 
 
+def counts_of_cells(store: Store, matrix_id: int, cell_ids: Collection[int] | None) -> dict[TrialState, int]:
+    """The same for these cells alone; for all of them where none are named."""
+    if cell_ids is None:
+        return counts(store, matrix_id)
+    found: dict[TrialState, int] = {}
+    with store.reading() as connection:
+        for batch in batches(sorted(set(cell_ids))):
+            counted = sa.select(trial.c.state, sa.func.count()).where(trial.c.cell_id.in_(batch))
+            for row in connection.execute(counted.group_by(trial.c.state)):
+                found[row[0]] = found.get(row[0], 0) + row[1]
+    return _all_states(iter(found.items()))
+
+
 def counts_by_condition(store: Store, matrix_id: int) -> dict[str, dict[TrialState, int]]:
     """The same for each condition, as the manifest lists them."""
     counted = (
@@ -366,6 +379,22 @@ def attempt_place(store: Store, attempt_id: int) -> AttemptPlace:
     if found is None:
         raise NotFound(f"the store has no attempt {attempt_id}")
     return AttemptPlace(*found)
+
+
+def lost_attempts_by_condition(store: Store, matrix_id: int) -> dict[str, int]:
+    """The attempts that were lost or fenced and are no trial's evidence."""
+    counted = (
+        sa.select(trial.c.condition, sa.func.count())
+        .join(attempt, attempt.c.trial_id == trial.c.id)
+        .where(
+            trial.c.matrix_id == matrix_id,
+            attempt.c.state.in_(("lost", "fenced")),
+            trial.c.evidence_attempt_id.is_distinct_from(attempt.c.id),
+        )
+        .group_by(trial.c.condition)
+    )
+    with store.reading() as connection:
+        return {row[0]: row[1] for row in connection.execute(counted)}
 
 
 def assignments(store: Store, hashes: Collection[str]) -> dict[str, bytes]:

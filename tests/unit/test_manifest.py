@@ -397,7 +397,7 @@ def test_a_manifest_that_contradicts_itself_does_not_load(study: Path) -> None:
 
 
 def test_studies_are_found_by_name_file_and_folder(study: Path, tmp_path: Path) -> None:
-    assert list_studies() == ["order-resolution"]
+    assert "order-resolution" in list_studies()
     assert find_study("order-resolution").name == "matrix.yaml"
     assert find_study(str(study)) == study
     assert find_study(str(tmp_path)) == study

@@ -108,7 +108,7 @@ CONTRADICTED: dict[str, tuple[Change, int | None, int | None, str]] = {
     "calls in another order": (
         swapping(*CALLS, one=1, other=2), 0, 1, "ledger.content.calls[1].error"),
     "a removed call": (
-        removing(*CALLS, 6), 0, None, "ledger.envelope.calls"),
+        removing(*CALLS, 6), 0, None, "ledger.content.objects[0].events[5]"),
     "a changed final state": (
         setting(*OBJECTS, 0, "refund_transaction_count", value=0), 0, None,
         "ledger.content.objects[0].refund_transaction_count"),

@@ -10,8 +10,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from simulator.journal import JournaledAttempt, read_journal
-
 _END_SECONDS = 5.0
 
 
@@ -63,10 +61,6 @@ class Worker:
         self.ledgers_in_journal = 0
         self._known.clear()
         self._send(b'{"forget": true}\n')
-
-    def read_journal(self) -> dict[int, JournaledAttempt]:
-        """What it has journaled so far. Of attempts that it has reported, everything."""
-        return read_journal(self.journal)
 
     def _send(self, data: bytes) -> None:
         self._outgoing += data

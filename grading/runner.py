@@ -6,7 +6,9 @@ may be killed at any moment; two runners may work on one matrix. It counts a tri
 
 import selectors
 import time
+from collections import Counter
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -19,9 +21,11 @@ from grading.intake import Quarantined, ValidLedger, validate
 from grading.launcher import Worker
 from grading.manifest import Manifest
 from grading.projection import structural
-from grading.recovering import Recovery, Unanswered, delivery, journaled, recover
-from grading.store import Store, delivering, grades, leasing, losing, matrices, owners, reading
+from grading.recovering import Journals, Recovery, Unanswered, delivery, journaled, recover
+from grading.store import StateError, Store, delivering, grades, leasing, losing, matrices, owners, reading
+from grading.store.tables import TrialState
 from simulator.canonical import canonical_hash
+from simulator.journal import locked
 
 LEASE_SECONDS = 60.0
 _RENEW_SECONDS = 15.0
@@ -64,6 +68,8 @@ class _Handed:
     claimed: leasing.Claimed
     assignment: dict[str, Any]
     trial: str
+    begun: bool = False
+    """Whether the worker has said so."""
 
 
 @dataclass(slots=True)
@@ -162,11 +168,15 @@ class Runner:
         self._progress = Progress(sum(counts.values()), counts["graded"] + counts["missing"], counts["missing"])
         try:
             self._recover_abandoned()
+            self._forget_journals()
             self._grade_delivered()
             self._watch(self._progress)
             self._loop()
         finally:
-            self._end_workers()
+            held = self._end_workers()
+            self._selector.close()
+        # Not after an error: what is then not in the store is in the journals, which the next run reads.
+        self._settle_ended(held)
         counts = reading.counts(self._store, self._matrix.id)
         if counts["open"] or counts["leased"] or counts["delivered"]:
             return "open"
@@ -174,6 +184,7 @@ class Runner:
 
     def _start(self) -> bool:
         """Has the matrix run; False where all its trials are done already."""
+        self._reread()
         if self._matrix.state == "complete":
             return False
         if self._matrix.state == "incomplete":
@@ -183,15 +194,19 @@ class Runner:
             matrices.start(self._store, self._matrix.id)
         return True
 
+    def _reread(self) -> None:
+        self._matrix = reading.find_matrix(self._store, self._matrix.id)
+
     def _loop(self) -> None:
         while True:
-            claimed = 0 if self._draining else self._hand_out()
+            claimed = 0 if self._draining else self._hand_out_of_running()
             outstanding = sum(len(worker.outstanding) for worker in self._workers)
             if self._stopping or (not outstanding and not claimed and not self._pending.size):
-                if self._draining or not self._others_hold_trials():
+                if self._draining or not self._trials_left():
                     return
                 time.sleep(_WAIT_SECONDS)
                 self._recover_abandoned()
+                self._grade_delivered()
                 continue
             self._listen()
             self._renew()
@@ -203,6 +218,17 @@ class Runner:
         return since is not None and time.monotonic() - since >= _GROUP_SECONDS
 
     # Leasing
+
+    def _hand_out_of_running(self) -> int:
+        """How many trials were handed out: none once another runner has finished, paused or cancelled the matrix."""
+        try:
+            return self._hand_out()
+        except StateError:
+            self._reread()
+            if self._matrix.state == "running":
+                raise
+            self._draining = True
+            return 0
 
     def _hand_out(self) -> int:
         depth = max(1, min(_DEEPEST, int(_AHEAD_SECONDS / self._pace)))
@@ -305,10 +331,11 @@ class Runner:
     def _take(self, worker: Worker, report: dict[str, Any], document: bytes) -> None:
         attempt_id = report.get("attempt")
         if "stuck" in report:
-            self._drop(worker)
             raise WorkersFailing(str(report["stuck"]))
         if "began" in report:
             self._pending.began.add(report["attempt"])
+            if report["attempt"] in worker.outstanding:
+                worker.outstanding[report["attempt"]].begun = True
             return
         handed: _Handed | None = worker.outstanding.pop(attempt_id, None) if isinstance(attempt_id, int) else None
         if handed is None:
@@ -344,6 +371,9 @@ class Runner:
         held = list(worker.outstanding.values())
         self._drop(worker)
         self._settle(held, worker, "recorder_killed")
+        if any(handed.begun for handed in held):
+            # Counted against the trial that it died of, which has a limit of its own.
+            return
         self._deaths += 1
         if self._deaths >= _DEATHS_IN_A_ROW:
             raise WorkersFailing(f"{self._deaths} workers ended one after the other; their output: {self._folder}")
@@ -362,11 +392,15 @@ class Runner:
                 handed.claimed.case_id,
                 handed.assignment,
                 reason,
+                handed.begun,
             )
             for handed in held
         ]
-        alive = worker in self._workers
-        journals = worker.read_journal() if alive else journaled([worker.journal])
+        if worker in self._workers:
+            journals = Journals()
+            journals.read(worker.journal)
+        else:
+            journals = journaled([worker.journal])
         self._write_recovery(
             recover(unanswered, journals, self._grader, self._expectations.__getitem__, self._place(worker.name))
         )
@@ -374,13 +408,20 @@ class Runner:
     def _place(self, worker: str) -> dict[str, str]:
         return {"launcher": "processes", "host": self._owner.host, "worker": worker}
 
-    def _end_workers(self) -> None:
-        """Ends every worker and settles what they still held, so that nothing waits for a lease to expire."""
+    def _end_workers(self) -> list[tuple[Worker, list[_Handed]]]:
+        """Ends every worker, before anything else can fail. Returns what they still held."""
+        ended = []
         for worker in list(self._workers):
             held = list(worker.outstanding.values())
             self._drop(worker) if self._stopping or held else self._dismiss(worker)
             if held:
-                self._settle(held, worker, "runner_killed")
+                ended.append((worker, held))
+        return ended
+
+    def _settle_ended(self, ended: list[tuple[Worker, list[_Handed]]]) -> None:
+        """Settles what workers held at their end, so that nothing waits for a lease to expire."""
+        for worker, held in ended:
+            self._settle(held, worker, "runner_killed")
         self._commit()
         for worker_journal in self._folder.glob(f"{self._owner.id}-*.journal"):
             worker_journal.unlink()
@@ -395,19 +436,25 @@ class Runner:
     def _commit(self) -> None:
         pending, self._pending = self._pending, _Pending()
         if pending.ledgers:
-            delivering.deliver(
+            outcomes = delivering.deliver(
                 self._store,
                 [delivery(claimed.attempt_id, secret, ledger) for claimed, secret, ledger in pending.ledgers],
             )
+            # What came too late is kept as its attempt's; another attempt's ledger is graded, or will be.
             self._grade(
-                [(claimed.attempt_id, claimed.case_id, ledger.content) for claimed, _, ledger in pending.ledgers]
+                [
+                    (claimed.attempt_id, claimed.case_id, ledger.content)
+                    for (claimed, _, ledger), outcome in zip(pending.ledgers, outcomes, strict=True)
+                    if outcome == "accepted"
+                ]
             )
         if pending.quarantines:
             delivering.quarantine(self._store, pending.quarantines)
         if pending.losses:
             losing.lose(self._store, pending.losses)
         for cell_id, reason in pending.failed_cells.items():
-            losing.fail_cell(self._store, cell_id, reason)
+            with suppress(StateError):  # another runner took the trial over and finished the cell
+                losing.fail_cell(self._store, cell_id, reason)
         if pending.began:
             leasing.running(self._store, pending.began)
         self._progress.lost += len(pending.losses) + len(pending.quarantines)
@@ -421,6 +468,8 @@ class Runner:
             stored_grade(attempt_id, self._grader.grade(structural(content), self._expectations[case_id]))
             for attempt_id, case_id, content in items
         ]
+        if not rows:
+            return
         outcomes = grades.add_grades(self._store, rows, self._graders)
         added = outcomes.count("added")
         self._progress.ran += added
@@ -457,7 +506,9 @@ class Runner:
             self._load_assignments(list(trials.values()))
             unanswered = []
             for attempt in found:
-                trial = trials[attempt.trial_id]
+                trial = trials.get(attempt.trial_id)
+                if trial is None:  # another runner has settled it meanwhile
+                    continue
                 unanswered.append(
                     Unanswered(
                         attempt.id,
@@ -472,20 +523,37 @@ class Runner:
             paths = [
                 path for one in {attempt.owner for attempt in found} for path in self._folder.glob(f"{one}-*.journal")
             ]
-            self._write_recovery(
-                recover(
-                    unanswered,
-                    journaled(paths),
-                    self._grader,
-                    self._expectations.__getitem__,
-                    self._place("recovered"),
-                )
+            recovery = recover(
+                unanswered,
+                journaled(paths),
+                self._grader,
+                self._expectations.__getitem__,
+                self._place("recovered"),
             )
+            with suppress(StateError):  # one has begun meanwhile, its runner being alive: it is looked at again
+                self._write_recovery(recovery)
 
-    def _others_hold_trials(self) -> bool:
-        counts = reading.counts(self._store, self._matrix.id)
+    def _forget_journals(self) -> None:
+        """Removes the journals of workers that are gone whose runners hold nothing any more: all is in the store."""
+        holding = reading.holding(self._store)
+        for path in self._folder.glob("*.journal"):
+            if path.stem.rpartition("-")[0] not in holding:
+                with suppress(FileNotFoundError), locked(path, seconds=0) as gone:
+                    if gone:
+                        path.unlink()
+
+    def _trials_left(self) -> bool:
+        """Whether trials are left to wait for: held by another runner, or given back by one since the last claim."""
+        states: tuple[TrialState, ...] = ("open", "leased", "delivered")
+        if self._only is None:
+            counts = reading.counts(self._store, self._matrix.id)
+        else:
+            counts = Counter(
+                trial.state
+                for trial in reading.trials(self._store, self._matrix.id, states=states, cell_ids=self._only)
+            )
         self._progress.held_by_others = counts["leased"]
-        return counts["leased"] > 0 and self._only is None
+        return any(counts[state] for state in states)
 
 
 def trial_name(manifest_hash: str, condition: str, case_id: str, repetition: int) -> str:

@@ -18,7 +18,7 @@ import signal
 import socket
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from functools import cache
 from importlib import import_module
@@ -37,6 +37,8 @@ def main() -> None:
     control = socket.socket(fileno=os.dup(0))
     _redirect_input()
     host = Host(control)
+    # A module that never comes to an end would not see the socket close.
+    die_with_parent()
     try:
         for name in sys.argv[1:]:
             load(name)
@@ -44,6 +46,8 @@ def main() -> None:
         traceback.print_exc()
         host.tell({"unusable": f"{type(error).__name__}: {error}"[:2000]})
         return
+    # From here on the closing socket ends this process, which must live to end what the agent leaves behind.
+    die_with_parent(wanted=False)
     gc.collect()
     gc.freeze()
     host.tell({"ready": True})
@@ -123,8 +127,9 @@ class Host:
         except BaseException:
             traceback.print_exc()
         finally:
-            sys.stdout.flush()
-            sys.stderr.flush()
+            for stream in (sys.stdout, sys.stderr):
+                with suppress(Exception):  # the agent may have closed or replaced them
+                    stream.flush()
             os._exit(status)
 
     def _reap(self) -> None:
@@ -191,10 +196,21 @@ def become_subreaper() -> None:
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def die_with_parent() -> None:
-    """The kernel ends this process when its parent dies, however that dies (Linux)."""
+def die_with_parent(*, wanted: bool = True) -> None:
+    """The kernel ends this process when its parent dies, however that dies (Linux); or no longer does."""
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL if wanted else 0, 0, 0, 0)
+
+
+def end_orphans(spared: Collection[int]) -> None:
+    """Ends every child of this process but those, and what they leave to it in turn (Linux, as subreaper)."""
+    while orphans := set(children()) - set(spared):
+        for orphan in orphans:
+            with suppress(ProcessLookupError):
+                os.kill(orphan, signal.SIGKILL)
+        for orphan in orphans:
+            with suppress(ChildProcessError):
+                os.waitpid(orphan, 0)
 
 
 def children() -> list[int]:

@@ -11,7 +11,7 @@ import socket
 from pathlib import Path
 from typing import Any
 
-from simulator.agent_host import die_with_parent
+from simulator.agent_host import become_subreaper, die_with_parent
 from simulator.agent_process import AgentNotStartable
 from simulator.journal import Journal
 from simulator.recorder import Lease, ProviderFailed, Recorder
@@ -26,6 +26,7 @@ def main() -> None:
     parser.add_argument("--name", required=True)
     arguments = parser.parse_args()
     die_with_parent()
+    become_subreaper()
     intake = Intake(socket.socket(fileno=os.dup(0)))
     with arguments.log.open("ab", buffering=0) as log:
         try:

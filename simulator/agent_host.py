@@ -41,15 +41,13 @@ def main() -> None:
     die_with_parent()
     try:
         for name in sys.argv[1:]:
-            load(name)
+            preload(name)
     except BaseException as error:
         traceback.print_exc()
         host.tell({"unusable": f"{type(error).__name__}: {error}"[:2000]})
         return
     # From here on the closing socket ends this process, which must live to end what the agent leaves behind.
     die_with_parent(wanted=False)
-    gc.collect()
-    gc.freeze()
     host.tell({"ready": True})
     host.serve()
 
@@ -66,6 +64,20 @@ def load(name: str) -> Callable[..., Any]:
     from simulator.agents import load_agent
 
     return load_agent(name).function
+
+
+def preload(name: str) -> None:
+    """Loads an agent before its processes fork, so that no trial's time is spent on it."""
+    if name not in _loaded:
+        _loaded.add(name)
+        load(name)
+        import simulator.output  # noqa: F401 - most agents answer with it
+
+        gc.collect()
+        gc.freeze()
+
+
+_loaded: set[str] = set()
 
 
 class Host:
@@ -101,6 +113,8 @@ class Host:
 
     def _start(self, connection: socket.socket, run: dict[str, Any]) -> None:
         self._end()
+        if run["packaged"] is not None:
+            preload(run["packaged"])
         pid = os.fork()
         if pid == 0:
             self._become_agent(connection, run)
@@ -127,9 +141,7 @@ class Host:
         except BaseException:
             traceback.print_exc()
         finally:
-            for stream in (sys.stdout, sys.stderr):
-                with suppress(Exception):  # the agent may have closed or replaced them
-                    stream.flush()
+            _flush()
             os._exit(status)
 
     def _reap(self) -> None:
@@ -161,7 +173,9 @@ def serve_trials(connection: Connection, *, reuse: bool) -> None:
     """The agent's process: one trial, or as many as come."""
     while (line := connection.receive()) is not None:
         opening = json.loads(line)
-        connection.send(json.dumps(_answer(opening, connection)).encode())
+        answer = json.dumps(_answer(opening, connection)).encode()
+        _flush()  # this process may be ended as soon as it has answered
+        connection.send(answer)
         if not reuse:
             return
 
@@ -184,6 +198,12 @@ def _answer(opening: dict[str, Any], connection: Connection) -> dict[str, Any]:
         traceback.print_exc()
         return {"failed": type(error).__name__}
     return answer
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(Exception):  # the agent may have closed or replaced them
+            stream.flush()
 
 
 async def _awaited(output: Any) -> Any:

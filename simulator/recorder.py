@@ -129,8 +129,10 @@ class Recorder:
                     self._unusable[key] = str(error)
                     raise
             host = self._hosts[key]
+            packaged = agent["name"] if module is None else None
             try:
-                return key, host, host.connect(memory_mb=limits["memory_mb"], reuse=agent["reuse"])
+                connection = host.connect(memory_mb=limits["memory_mb"], reuse=agent["reuse"], packaged=packaged)
+                return key, host, connection
             except OSError:
                 # Something killed the fork server between two trials: that is no evidence against the next one.
                 self._abandon(key)

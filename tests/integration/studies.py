@@ -4,19 +4,30 @@ import json
 import os
 import re
 import signal
-import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable
+import traceback
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from textwrap import dedent, indent
 from typing import Any
 
+import grading.commands.plan
+import grading.commands.run
+import grading.commands.show
+import grading.commands.status
 import sqlalchemy as sa
 from recorded_trial import eventually, marked
 from store_session import violations
 
+from grading import command_line
 from grading.store import Store, reading
+
+Kill = tuple[str, int, str]
 
 TABLE = """\
 condition             trials  contract  completed  wrong-order commits
@@ -24,8 +35,94 @@ descriptive-control   8/8     8         6          0
 first-record-mutant   8/8     2         3          5
 """
 
-COMMAND = [sys.executable, "-m", "grading.command_line"]
 ROOT = Path(__file__).resolve().parents[2]
+
+
+class Command:
+    """The command line in a process of its own, forked from this one, which has all of it imported already.
+
+    Args:
+        killed: ``(transaction, nth, "before" or "after")``: where it kills itself with SIGKILL.
+    """
+
+    def __init__(
+        self, folder: Path, environment: dict[str, str], arguments: Sequence[str], killed: Kill | None = None
+    ) -> None:
+        self._out, self._err = tempfile.TemporaryFile("w+"), tempfile.TemporaryFile("w+")
+        self.returncode: int | None = None
+        self.pid = os.fork()
+        if self.pid == 0:
+            self._become(folder, environment, arguments, killed)
+
+    def _become(self, folder: Path, environment: dict[str, str], arguments: Sequence[str], killed: Kill | None) -> None:
+        code = 1
+        try:
+            os.setsid()
+            os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+            os.dup2(self._out.fileno(), 1)
+            os.dup2(self._err.fileno(), 2)
+            sys.stdout, sys.stderr = open(1, "w", closefd=False), open(2, "w", closefd=False)
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            warnings.resetwarnings()
+            os.chdir(folder)
+            os.environ.clear()
+            os.environ.update(environment)
+            sys.path[:] = [str(ROOT), *(path for path in sys.path if path != str(ROOT))]
+            sys.argv = ["cellwise", *arguments]
+            if killed is not None:
+                kill_at(*killed)
+            command_line.main()
+        except SystemExit as exit_:
+            code = exit_.code if isinstance(exit_.code, int) else 1
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
+
+    def poll(self) -> int | None:
+        if self.returncode is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if pid:
+                self.returncode = os.waitstatus_to_exitcode(status)
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def communicate(self, timeout: float = 120) -> tuple[str, str]:
+        if not eventually(lambda: self.poll() is not None, timeout):
+            self.send_signal(signal.SIGKILL)
+            raise TimeoutError("it did not end")
+        texts = []
+        for file in (self._out, self._err):
+            file.seek(0)
+            texts.append(file.read())
+            file.close()
+        return texts[0], texts[1]
+
+
+def kill_at(name: str, nth: int, moment: str) -> None:
+    """Has this process kill itself before or after the nth commit of a transaction. Each commit is noted in a file."""
+    real = Store.transaction
+    seen: Counter[str] = Counter()
+
+    @contextmanager
+    def transaction(self: Store, doing: Any) -> Iterator[Any]:
+        seen[doing] += 1
+        now = doing == name and seen[doing] == nth
+        with real(self, doing) as connection:
+            yield connection
+            if now and moment == "before":
+                os.kill(os.getpid(), signal.SIGKILL)
+        if now:
+            os.kill(os.getpid(), signal.SIGKILL)
+        with Path("transactions").open("a") as file:
+            file.write(doing + "\n")
+
+    Store.transaction = transaction  # type: ignore[method-assign]
 
 
 class Bench:
@@ -38,24 +135,17 @@ class Bench:
             **{name: value for name, value in os.environ.items() if not name.startswith("CELLWISE")},
             "PYTHONPATH": str(ROOT),
             "CELLWISE_STORE": store,
+            "COLUMNS": "200",
             "BENCH": str(folder),
         }
 
-    def start(self, *arguments: str, script: Path | None = None) -> "subprocess.Popen[str]":
-        command = COMMAND if script is None else [sys.executable, str(script)]
-        return subprocess.Popen(
-            [*command, *arguments],
-            cwd=self.folder,
-            env=self.environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+    def start(self, *arguments: str, killed: Kill | None = None) -> Command:
+        return Command(self.folder, self.environment, arguments, killed)
 
-    def cellwise(self, *arguments: str, script: Path | None = None, status: int | None = 0) -> tuple[str, str]:
+    def cellwise(self, *arguments: str, status: int | None = 0) -> tuple[str, str]:
         """What a command prints on standard output and standard error; its exit status is checked."""
-        process = self.start(*arguments, script=script)
-        out, err = process.communicate(timeout=120)
+        process = self.start(*arguments)
+        out, err = process.communicate()
         assert status is None or process.returncode == status, (process.returncode, out, err)
         return out, err
 
@@ -114,7 +204,7 @@ class Bench:
         found: dict[str, Any] = json.loads(self.cellwise("status", "--json")[0])
         return found
 
-    def interrupt_when(self, process: "subprocess.Popen[str]", happened: Callable[[], Any], times: int = 1) -> None:
+    def interrupt_when(self, process: Command, happened: Callable[[], Any], times: int = 1) -> None:
         assert eventually(happened, 60)
         for _ in range(times):
             process.send_signal(signal.SIGINT)

@@ -46,9 +46,7 @@ def test_the_runner_at_a_commit(local: Bench, name: str, moment: str) -> None:
 
 @pytest.mark.parametrize("moment", ["before", "after"])
 @pytest.mark.parametrize("name", ["claim", "deliver", "grade", "finish"])
-def test_the_runner_at_a_commit_on_postgresql(
-    tmp_path: Path, postgresql_url: str, name: str, moment: str
-) -> None:
+def test_the_runner_at_a_commit_on_postgresql(tmp_path: Path, postgresql_url: str, name: str, moment: str) -> None:
     killed_and_resumed(Bench(tmp_path, postgresql_url), name, 1, moment)
 
 

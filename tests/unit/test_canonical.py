@@ -99,15 +99,30 @@ def test_the_sample_of_the_standard() -> None:
         "string": "\u20ac$\u000f\u000aA'\u0042\u0022\u005c\\\"\u002f",
         "literals": [None, True, False],
     }
-    assert canonical(sample) == (
-        '{"literals":[null,true,false],"numbers":[333333333.3333333,1e+30,4.5,0.002,1e-27],'
-        '"string":"\u20ac$\\u000f\\nA\'B\\"\\\\\\\\\\"/"}'
-    ).encode()
+    assert (
+        canonical(sample)
+        == (
+            '{"literals":[null,true,false],"numbers":[333333333.3333333,1e+30,4.5,0.002,1e-27],'
+            '"string":"\u20ac$\\u000f\\nA\'B\\"\\\\\\\\\\"/"}'
+        ).encode()
+    )
 
 
 @pytest.mark.parametrize(
     "value",
-    [float("nan"), float("inf"), -float("inf"), "\ud800", {"\udc00": 1}, 2**53, -(2**53), 10**30, object(), {1: 2}, b"x"],
+    [
+        float("nan"),
+        float("inf"),
+        -float("inf"),
+        "\ud800",
+        {"\udc00": 1},
+        2**53,
+        -(2**53),
+        10**30,
+        object(),
+        {1: 2},
+        b"x",
+    ],
     ids=repr,
 )
 def test_what_has_no_canonical_form(value: Any) -> None:

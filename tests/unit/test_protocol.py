@@ -113,7 +113,9 @@ def test_a_member_named_twice(line: bytes) -> None:
         parse(line)
 
 
-@pytest.mark.parametrize("line", [b"", b"{", b"\xff", b"{'a': 1}", b'{"a": 1} {}', b"1" * 5000, b'"\x00"', b"\xef\xbb\xbf{}"])
+@pytest.mark.parametrize(
+    "line", [b"", b"{", b"\xff", b"{'a': 1}", b'{"a": 1} {}', b"1" * 5000, b'"\x00"', b"\xef\xbb\xbf{}"]
+)
 def test_what_is_no_json(line: bytes) -> None:
     with pytest.raises(ValueError):  # noqa: PT011 - any of json's own
         parse(line)

@@ -127,7 +127,7 @@ class Runner:
         self._assignments: dict[str, dict[str, Any]] = {}
         self._owner = owners.Owner.this_process()
         self._workers: list[Worker] = []
-        self._selector = selectors.DefaultSelector()
+        self._selector: selectors.BaseSelector
         self._pending = _Pending()
         self._draining = False
         self._stopping = False
@@ -165,6 +165,7 @@ class Runner:
         if not self._start():
             return "complete" if self._matrix.state == "complete" else "incomplete"
         counts = reading.counts(self._store, self._matrix.id)
+        self._selector = selectors.DefaultSelector()
         self._progress = Progress(sum(counts.values()), counts["graded"] + counts["missing"], counts["missing"])
         try:
             self._recover_abandoned()

@@ -31,7 +31,7 @@ EXPECTED = Expectation(order="order-b", clarifications=0)
 
 
 def assignment(agent: str, settings: dict[str, Any] | None = None, **changes: Any) -> dict[str, Any]:
-    """An assignment of the first packaged case, as a JSON value; ``changes`` are the agent's env and reuse, or limits."""
+    """An assignment of the first packaged case, as a JSON value; ``changes``: the agent's env and reuse, or limits."""
     of_agent = {name: changes.pop(name) for name in ("env", "reuse") if name in changes}
     return Assignment(
         world="orders",
@@ -124,3 +124,8 @@ def eventually(ask: Any, seconds: float = 10.0) -> Any:
     while not (answer := ask()) and time.monotonic() < deadline:
         time.sleep(0.02)
     return answer
+
+
+def descriptors(pid: int | None = None) -> int:
+    """How many descriptors a process has open, this one where none is given."""
+    return len(list(Path(f"/proc/{pid or 'self'}/fd").iterdir()))

@@ -16,10 +16,6 @@ from pathlib import Path
 from textwrap import dedent, indent
 from typing import Any
 
-import grading.commands.plan
-import grading.commands.run
-import grading.commands.show
-import grading.commands.status
 import sqlalchemy as sa
 from recorded_trial import eventually, marked
 from store_session import violations
@@ -48,7 +44,8 @@ class Command:
     def __init__(
         self, folder: Path, environment: dict[str, str], arguments: Sequence[str], killed: Kill | None = None
     ) -> None:
-        self._out, self._err = tempfile.TemporaryFile("w+"), tempfile.TemporaryFile("w+")
+        self._out = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed when it was read
+        self._err = tempfile.TemporaryFile("w+")  # noqa: SIM115
         self.returncode: int | None = None
         self.pid = os.fork()
         if self.pid == 0:
@@ -61,7 +58,8 @@ class Command:
             os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
             os.dup2(self._out.fileno(), 1)
             os.dup2(self._err.fileno(), 2)
-            sys.stdout, sys.stderr = open(1, "w", closefd=False), open(2, "w", closefd=False)
+            sys.stdout = os.fdopen(1, "w", closefd=False)
+            sys.stderr = os.fdopen(2, "w", closefd=False)
             signal.signal(signal.SIGINT, signal.default_int_handler)
             warnings.resetwarnings()
             os.chdir(folder)

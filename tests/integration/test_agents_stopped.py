@@ -11,7 +11,7 @@ from textwrap import dedent
 from typing import Any
 
 import pytest
-from recorded_trial import Bench, assignment, bench, descendants, eventually, graded, marked, refunds
+from recorded_trial import Bench, assignment, bench, descendants, descriptors, eventually, graded, marked, refunds
 
 from simulator.agent_host import become_subreaper
 from simulator.agent_process import AgentNotStartable
@@ -464,13 +464,13 @@ def test_an_agent_that_does_not_load(opened: Bench, source: str, told: str) -> N
 
 def test_thousands_of_trials_leak_no_descriptor(opened: Bench) -> None:
     opened.run("descriptive-control")
-    before = len(os.listdir("/proc/self/fd"))
+    before = descriptors()
     for _ in range(60):
         opened.run("descriptive-control")
         opened.run("silent")
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert descriptors() == before
     (host,) = opened.recorder._hosts.values()
-    assert eventually(lambda: len(os.listdir(f"/proc/{host.pid}/fd")) == 4)
+    assert eventually(lambda: descriptors(host.pid) == 4)
 
 
 def test_a_loading_agent_ends_with_its_recorder(tmp_path: Path) -> None:

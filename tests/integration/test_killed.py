@@ -1,5 +1,5 @@
-"""Killed with SIGKILL wherever it may be, a run that is taken up again comes to the same end: every trial once, the same
-table, no process left, and nothing that an agent did is washed away."""
+"""Killed with SIGKILL wherever it may be, a run that is taken up again comes to the same end: every trial once, the
+same table, no process left, and nothing that an agent did is washed away."""
 
 import os
 import random
@@ -139,10 +139,10 @@ def test_workers_at_random(local: Bench) -> None:
 
 
 def test_an_agent_that_is_killed_is_evidence_of_its_trial(local: Bench) -> None:
-    study = local.study(BOTH, agent=SLOW, more="parallelism: 1\n")
+    study = local.study(BOTH.replace("wrong: true", "wrong: true, seconds: 0.4").replace(
+        '"own:agent"}', '"own:agent", settings: {seconds: 0.4}}'), agent=SLOW, more="parallelism: 1\n")  # fmt: skip
     process = local.start("run", study, "--phoenix", "off")
-    (victim,) = eventually(lambda: agents(process.pid), 30)
-    os.kill(victim, signal.SIGKILL)
+    os.kill(eventually(lambda: agents(process.pid), 60)[0], signal.SIGKILL)
     out, err = process.communicate()
     assert process.returncode == 0, err
     local.once()

@@ -302,7 +302,7 @@ def test_agents_that_kill_their_worker_leave_the_rest_alone(local: Bench) -> Non
             import time; time.sleep(60)
         """,
     )
-    out, err = local.run(study, status=3)
+    out, _ = local.run(study, status=3)
     assert rows(out) == {"killer": ["0/4", "0", "0", "0", "4"], "control": ["4/4", "4", "3", "0", "0"]}
     assert {"reason": "recorder_killed", "count": 12} in local.status()["lost"]
     assert local.all_gone()

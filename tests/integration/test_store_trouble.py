@@ -1,7 +1,6 @@
-"""A full disk, a read-only store, and ledgers that come twice, changed, truncated or too late: the run ends with one
-clear message or goes on, nothing that was counted is lost, and afterwards the run is finished as if nothing had been."""
+"""A full disk, a read-only store, and ledgers that come twice, changed, truncated or late: the run ends with one clear
+message or goes on, nothing that was counted is lost, and afterwards the run is finished as if nothing had been."""
 
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -9,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from recorded_trial import descendants
+from recorded_trial import descendants, descriptors
 from studies import TABLE, Bench
 
 import grading.runner
@@ -120,7 +119,7 @@ def test_ledgers_twice_changed_and_truncated(prepared: tuple[Store, Any], monkey
 
     def receive(self: Runner, handed: Any, secret: str, document: bytes) -> None:
         how = {0: "twice", 1: "truncated", 2: "changed", 3: "stranger"}.get(len(spoilt))
-        if how is None:
+        if how is None or handed.claimed.number > 1:  # a second bad ledger of one trial would make it missing
             return real(self, handed, secret, document)
         spoilt.append(how)
         if how == "twice":
@@ -211,7 +210,7 @@ def test_workers_that_cannot_work(prepared: tuple[Store, Any], monkeypatch: pyte
 def test_a_runner_leaves_no_descriptor_open(prepared: tuple[Store, Any]) -> None:
     _, runner = prepared
     runner().run()
-    before = len(os.listdir("/proc/self/fd"))
+    before = descriptors()
     for _ in range(3):
         runner().run()
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert descriptors() == before

@@ -6,7 +6,6 @@ may be killed at any moment; two runners may work on one matrix. It counts a tri
 
 import selectors
 import time
-from collections import Counter
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -23,23 +22,23 @@ from grading.manifest import Manifest
 from grading.projection import structural
 from grading.recovering import Journals, Recovery, Unanswered, delivery, journaled, recover
 from grading.store import StateError, Store, delivering, grades, leasing, losing, matrices, owners, reading
-from grading.store.tables import TrialState
 from simulator.canonical import canonical_hash
 from simulator.journal import locked
 
 LEASE_SECONDS = 60.0
 _RENEW_SECONDS = 15.0
-_GROUP = 64
+_GROUP = 256
 """Ledgers in one commit, at most, and"""
-_GROUP_SECONDS = 0.02
+_GROUP_SECONDS = 0.05
 """how long the first of them waits for others."""
-_DEEPEST = 128
-_AHEAD_SECONDS = 0.25
+_DEEPEST = 512
+_AHEAD_SECONDS = 0.4
 """A worker is handed as many trials as it runs in this time, so that it never waits for a commit."""
 _LEDGERS_IN_JOURNAL = 5000
 _WAIT_SECONDS = 1.0
 """How often it looks whether trials that others hold have come free."""
 _DEATHS_IN_A_ROW = 10
+_TELL_AFTER_SECONDS = 0.5
 
 
 class WorkersFailing(Exception):  # noqa: N818 - reads as what happens
@@ -70,6 +69,8 @@ class _Handed:
     trial: str
     begun: bool = False
     """Whether the worker has said so."""
+    began: float | None = None
+    """When its worker said so, until the store knows."""
 
 
 @dataclass(slots=True)
@@ -81,7 +82,6 @@ class _Pending:
     quarantines: list[delivering.Quarantined] = field(default_factory=list)
     losses: list[losing.Lost] = field(default_factory=list)
     failed_cells: dict[int, str] = field(default_factory=dict)
-    began: set[int] = field(default_factory=set)
     since: float | None = None
 
     @property
@@ -131,7 +131,9 @@ class Runner:
         self._pending = _Pending()
         self._draining = False
         self._stopping = False
-        self._pace = _AHEAD_SECONDS
+        self._pace: float = _AHEAD_SECONDS
+        self._paced = False
+        self._dry_until = 0.0
         self._renewed = 0.0
         self._started_workers = 0
         self._deaths = 0
@@ -168,6 +170,9 @@ class Runner:
         self._selector = selectors.DefaultSelector()
         self._progress = Progress(sum(counts.values()), counts["graded"] + counts["missing"], counts["missing"])
         try:
+            # They load while the rest is looked after.
+            for _ in range(min(self._parallelism, counts["open"])):
+                self._start_worker()
             self._recover_abandoned()
             self._forget_journals()
             self._grade_delivered()
@@ -199,20 +204,21 @@ class Runner:
         self._matrix = reading.find_matrix(self._store, self._matrix.id)
 
     def _loop(self) -> None:
-        while True:
-            claimed = 0 if self._draining else self._hand_out_of_running()
-            outstanding = sum(len(worker.outstanding) for worker in self._workers)
-            if self._stopping or (not outstanding and not claimed and not self._pending.size):
-                if self._draining or not self._trials_left():
+        while not self._stopping:
+            if not self._draining:
+                self._hand_out_of_running()
+            busy = any(worker.outstanding for worker in self._workers)
+            if busy:
+                self._listen()
+                self._renew()
+            if self._pending.size >= _GROUP or self._waited() or (self._pending.size and not busy):
+                self._commit()
+            elif not busy:
+                if self._draining or not self._more_may_come():
                     return
-                time.sleep(_WAIT_SECONDS)
+                time.sleep(max(0.0, self._dry_until - time.monotonic()))
                 self._recover_abandoned()
                 self._grade_delivered()
-                continue
-            self._listen()
-            self._renew()
-            if self._pending.size >= _GROUP or self._waited() or not any(w.outstanding for w in self._workers):
-                self._commit()
 
     def _waited(self) -> bool:
         since = self._pending.since
@@ -232,11 +238,16 @@ class Runner:
             return 0
 
     def _hand_out(self) -> int:
+        if self._dry_until > time.monotonic():
+            return 0
         depth = max(1, min(_DEEPEST, int(_AHEAD_SECONDS / self._pace)))
         places = self._parallelism - len(self._workers)
-        wanted = [(worker, depth - len(worker.outstanding)) for worker in self._workers if not self._full(worker)]
         # Asked for in halves: a claim is a commit, and one for every ledger would be slower than the ledgers.
-        wanted = [(worker, count) for worker, count in wanted if count * 2 >= depth]
+        wanted = [
+            (worker, depth - len(worker.outstanding))
+            for worker in self._workers
+            if len(worker.outstanding) * 2 <= depth and not self._full(worker)
+        ]
         limit = sum(count for _, count in wanted) + places
         if limit < 1:
             return 0
@@ -250,6 +261,9 @@ class Runner:
             only=self._only,
             take_over=False,
         )
+        if len(claimed) < limit:
+            # Nothing is open any more, but what is lost or let go opens again.
+            self._dry_until = time.monotonic() + _WAIT_SECONDS
         self._load_assignments(claimed)
         rest = list(reversed(claimed))
         while rest and len(self._workers) < self._parallelism:
@@ -298,10 +312,25 @@ class Runner:
             self._assignments.update((name, orjson.loads(document)) for name, document in documents.items())
 
     def _renew(self) -> None:
+        self._tell_running()
         if time.monotonic() - self._renewed > _RENEW_SECONDS:
             self._renewed = time.monotonic()
             # What is no longer held is answered "fenced" when it arrives; there is nothing else to do about it.
             leasing.renew(self._store, self._owner.id, lease_seconds=LEASE_SECONDS)
+
+    def _tell_running(self) -> None:
+        """Has the store know which attempts run, for who watches it; not worth a commit for those that end soon."""
+        ago = time.monotonic() - _TELL_AFTER_SECONDS
+        running = [
+            handed
+            for worker in self._workers
+            for handed in worker.outstanding.values()
+            if handed.began is not None and handed.began < ago
+        ]
+        if running:
+            leasing.running(self._store, [handed.claimed.attempt_id for handed in running])
+            for handed in running:
+                handed.began = None
 
     # Workers
 
@@ -334,15 +363,14 @@ class Runner:
         if "stuck" in report:
             raise WorkersFailing(str(report["stuck"]))
         if "began" in report:
-            self._pending.began.add(report["attempt"])
-            if report["attempt"] in worker.outstanding:
-                worker.outstanding[report["attempt"]].begun = True
+            if handed := worker.outstanding.get(report["attempt"]):
+                handed.began = time.monotonic()
+                handed.begun = True
             return
-        handed: _Handed | None = worker.outstanding.pop(attempt_id, None) if isinstance(attempt_id, int) else None
+        handed = worker.outstanding.pop(attempt_id, None) if isinstance(attempt_id, int) else None
         if handed is None:
             return
         claimed = handed.claimed
-        self._pending.began.discard(claimed.attempt_id)
         self._pending.since = self._pending.since or time.monotonic()
         if "delivered" in report:
             worker.ledgers_in_journal += 1
@@ -363,8 +391,9 @@ class Runner:
                 delivering.Quarantined(claimed.attempt_id, secret, error.kind, str(error), document)
             )
             return
-        took = (ledger.ended - ledger.started) / 1_000_000
-        self._pace = 0.9 * self._pace + 0.1 * max(took, 0.0005)
+        took = max((ledger.ended - ledger.started) / 1_000_000, 0.0005)
+        self._pace = 0.8 * self._pace + 0.2 * took if self._paced else took
+        self._paced = True
         self._pending.ledgers.append((claimed, secret, ledger))
 
     def _bury(self, worker: Worker) -> None:
@@ -412,6 +441,9 @@ class Runner:
     def _end_workers(self) -> list[tuple[Worker, list[_Handed]]]:
         """Ends every worker, before anything else can fail. Returns what they still held."""
         ended = []
+        for worker in self._workers:
+            if not worker.outstanding:
+                worker.let_go()
         for worker in list(self._workers):
             held = list(worker.outstanding.values())
             self._drop(worker) if self._stopping or held else self._dismiss(worker)
@@ -440,15 +472,13 @@ class Runner:
             outcomes = delivering.deliver(
                 self._store,
                 [delivery(claimed.attempt_id, secret, ledger) for claimed, secret, ledger in pending.ledgers],
+                grades=[
+                    self._graded(claimed.attempt_id, claimed.case_id, ledger.content)
+                    for claimed, _, ledger in pending.ledgers
+                ],
+                graders=self._graders,
             )
-            # What came too late is kept as its attempt's; another attempt's ledger is graded, or will be.
-            self._grade(
-                [
-                    (claimed.attempt_id, claimed.case_id, ledger.content)
-                    for (claimed, _, ledger), outcome in zip(pending.ledgers, outcomes, strict=True)
-                    if outcome == "accepted"
-                ]
-            )
+            self._count(outcomes.count("accepted"))
         if pending.quarantines:
             delivering.quarantine(self._store, pending.quarantines)
         if pending.losses:
@@ -456,25 +486,24 @@ class Runner:
         for cell_id, reason in pending.failed_cells.items():
             with suppress(StateError):  # another runner took the trial over and finished the cell
                 losing.fail_cell(self._store, cell_id, reason)
-        if pending.began:
-            leasing.running(self._store, pending.began)
         self._progress.lost += len(pending.losses) + len(pending.quarantines)
+        if pending.losses or pending.quarantines:
+            self._dry_until = 0.0
         if pending.losses or pending.quarantines or pending.failed_cells:
             self._recount()
         if pending.size:
             self._watch(self._progress)
 
     def _grade(self, items: Collection[tuple[int, str, dict[str, Any]]]) -> None:
-        rows = [
-            stored_grade(attempt_id, self._grader.grade(structural(content), self._expectations[case_id]))
-            for attempt_id, case_id, content in items
-        ]
-        if not rows:
-            return
-        outcomes = grades.add_grades(self._store, rows, self._graders)
-        added = outcomes.count("added")
-        self._progress.ran += added
-        self._progress.done += added
+        rows = [self._graded(*item) for item in items]
+        self._count(grades.add_grades(self._store, rows, self._graders).count("added"))
+
+    def _graded(self, attempt_id: int, case_id: str, content: dict[str, Any]) -> grades.Grade:
+        return stored_grade(attempt_id, self._grader.grade(structural(content), self._expectations[case_id]))
+
+    def _count(self, graded: int) -> None:
+        self._progress.ran += graded
+        self._progress.done += graded
 
     def _grade_delivered(self) -> None:
         """Grades what was delivered by a runner that was killed before it graded, or was taken over for reuse."""
@@ -489,6 +518,7 @@ class Runner:
             self._grade(group)
 
     def _write_recovery(self, recovery: Recovery) -> None:
+        self._dry_until = 0.0
         recovery.write(self._store)
         self._progress.lost += len(recovery.losses) + len(recovery.sealings) + len(recovery.quarantines)
         self._grade_delivered()
@@ -538,23 +568,17 @@ class Runner:
         """Removes the journals of workers that are gone whose runners hold nothing any more: all is in the store."""
         holding = reading.holding(self._store)
         for path in self._folder.glob("*.journal"):
-            if path.stem.rpartition("-")[0] not in holding:
+            # Not this runner's own: a worker that only starts may not hold its lock yet.
+            if (owner := path.stem.rpartition("-")[0]) not in holding and owner != self._owner.id:
                 with suppress(FileNotFoundError), locked(path, seconds=0) as gone:
                     if gone:
                         path.unlink()
 
-    def _trials_left(self) -> bool:
-        """Whether trials are left to wait for: held by another runner, or given back by one since the last claim."""
-        states: tuple[TrialState, ...] = ("open", "leased", "delivered")
-        if self._only is None:
-            counts = reading.counts(self._store, self._matrix.id)
-        else:
-            counts = Counter(
-                trial.state
-                for trial in reading.trials(self._store, self._matrix.id, states=states, cell_ids=self._only)
-            )
+    def _more_may_come(self) -> bool:
+        """Whether a trial is open, or held by another runner that may let it go, or not graded by it yet."""
+        counts = reading.counts_of_cells(self._store, self._matrix.id, self._only)
         self._progress.held_by_others = counts["leased"]
-        return any(counts[state] for state in states)
+        return counts["leased"] > 0 or counts["open"] > 0 or counts["delivered"] > 0
 
 
 def trial_name(manifest_hash: str, condition: str, case_id: str, repetition: int) -> str:

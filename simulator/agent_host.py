@@ -18,7 +18,7 @@ import signal
 import socket
 import sys
 import traceback
-from collections.abc import Callable, Collection
+from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
 from functools import cache
 from importlib import import_module
@@ -68,16 +68,11 @@ def load(name: str) -> Callable[..., Any]:
 
 def preload(name: str) -> None:
     """Loads an agent before its processes fork, so that no trial's time is spent on it."""
-    if name not in _loaded:
-        _loaded.add(name)
-        load(name)
-        import simulator.output  # noqa: F401 - most agents answer with it
+    load(name)
+    import simulator.output  # noqa: F401 - most agents answer with it
 
-        gc.collect()
-        gc.freeze()
-
-
-_loaded: set[str] = set()
+    gc.collect()
+    gc.freeze()
 
 
 class Host:
@@ -113,8 +108,6 @@ class Host:
 
     def _start(self, connection: socket.socket, run: dict[str, Any]) -> None:
         self._end()
-        if run["packaged"] is not None:
-            preload(run["packaged"])
         pid = os.fork()
         if pid == 0:
             self._become_agent(connection, run)
@@ -173,31 +166,29 @@ def serve_trials(connection: Connection, *, reuse: bool) -> None:
     """The agent's process: one trial, or as many as come."""
     while (line := connection.receive()) is not None:
         opening = json.loads(line)
-        answer = json.dumps(_answer(opening, connection)).encode()
+        answer = _answer(opening, connection).encode()
         _flush()  # this process may be ended as soon as it has answered
         connection.send(answer)
         if not reuse:
             return
 
 
-def _answer(opening: dict[str, Any], connection: Connection) -> dict[str, Any]:
+def _answer(opening: dict[str, Any], connection: Connection) -> str:
     try:
         agent = load(opening["agent"])
         output = agent(Request(**opening["request"]), Tools(connection), **opening["settings"])
-        if hasattr(output, "__await__"):
+        if isinstance(output, Awaitable):
             import asyncio
 
             output = asyncio.run(_awaited(output))
-        if hasattr(output, "model_dump"):
+        if not isinstance(output, dict) and hasattr(output, "model_dump"):
             output = output.model_dump(mode="json")
-        answer = {"output": output}
-        json.dumps(answer)
+        return json.dumps({"output": output})
     except ProviderUnavailable:
-        return {"failed": "ProviderUnavailable", "provider": True}
+        return json.dumps({"failed": "ProviderUnavailable", "provider": True})
     except Exception as error:
         traceback.print_exc()
-        return {"failed": type(error).__name__}
-    return answer
+        return json.dumps({"failed": type(error).__name__})
 
 
 def _flush() -> None:

@@ -69,24 +69,20 @@ class AgentHost:
             self.close()
             raise AgentNotStartable(answer["unusable"])
 
-    def connect(self, *, memory_mb: int, reuse: bool, packaged: str | None = None) -> Connection:
+    def connect(self, *, memory_mb: int, reuse: bool) -> Connection:
         """A connection to an agent's process: a fresh one, or with ``reuse`` the one that the last trial left.
-
-        Args:
-            packaged: the packaged agent that a fresh process is loaded with.
 
         Raises:
             HostGone: the fork server has ended; another host may be started instead.
         """
         wanted = {"memory_mb": memory_mb, "reuse": reuse}
-        run = {**wanted, "packaged": packaged}
         if self._connection is not None and reuse and self._running == wanted and not self._has_news():
             return self._connection
         self.end()
         ours, theirs = socket.socketpair()
         try:
             with theirs:
-                socket.send_fds(self._control, [json.dumps({"run": run}).encode() + b"\n"], [theirs.fileno()])
+                socket.send_fds(self._control, [json.dumps({"run": wanted}).encode() + b"\n"], [theirs.fileno()])
                 self._hear_until("started")
         except (BrokenPipeError, ConnectionResetError) as error:
             ours.close()

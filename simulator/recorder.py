@@ -8,6 +8,7 @@ sealed with what was done until then.
 import platform
 import socket
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -71,9 +72,19 @@ class Recorder:
 
     Args:
         root: the folder that agents of one's own are imported from.
+        when_idle: called where an agent takes its time.
     """
 
-    def __init__(self, root: Path, journal: Journal, log: BinaryIO, launcher: str, worker: str) -> None:
+    def __init__(
+        self,
+        root: Path,
+        journal: Journal,
+        log: BinaryIO,
+        launcher: str,
+        worker: str,
+        when_idle: Callable[[], None] | None = None,
+    ) -> None:
+        self._when_idle = when_idle
         self._root = root
         self._journal = journal
         self._log = log
@@ -92,6 +103,7 @@ class Recorder:
         """
         agent, limits = assignment["agent"], assignment["limits"]
         key, host, connection = self._connect(agent, limits)
+        connection.when_idle = self._when_idle
         trial = _Trial(lease, assignment, self._journal)
         self._journal.begin(lease.attempt, assignment_hash, trial.started)
         try:
@@ -117,21 +129,21 @@ class Recorder:
 
     def _connect(self, agent: dict[str, Any], limits: dict[str, Any]) -> tuple[tuple[Any, ...], AgentHost, Connection]:
         """A host for the agent, started where there is none, and a connection to the agent's process."""
-        module = agent["name"] if ":" in agent["name"] else None
-        key = (module, *agent["env"])
+        # Reused agents share a process, which loads each on first use; others fork from one that has them loaded.
+        loaded = None if agent["reuse"] else agent["name"]
+        key = (loaded, *agent["env"])
         for _ in range(2):
             if key in self._unusable:
                 raise AgentNotStartable(self._unusable[key])
             if key not in self._hosts:
                 try:
-                    self._hosts[key] = AgentHost(module, self._root, environment(agent["env"]), self._log)
+                    self._hosts[key] = AgentHost(loaded, self._root, environment(agent["env"]), self._log)
                 except AgentNotStartable as error:
                     self._unusable[key] = str(error)
                     raise
             host = self._hosts[key]
-            packaged = agent["name"] if module is None else None
             try:
-                connection = host.connect(memory_mb=limits["memory_mb"], reuse=agent["reuse"], packaged=packaged)
+                connection = host.connect(memory_mb=limits["memory_mb"], reuse=agent["reuse"])
                 return key, host, connection
             except OSError:
                 # Something killed the fork server between two trials: that is no evidence against the next one.

@@ -1,6 +1,6 @@
 """Grades: only ever added, each keyed by its attempt, its grader and the grader's version."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -71,8 +71,8 @@ def add_grades(store: Store, grades: Iterable[Grade], graders: Collection[tuple[
                 matrix_id = found[one.attempt_id].matrix_id
                 incidents.append(NewIncident(matrix_id, one.attempt_id, "conflicting_grade", detail))
                 outcomes.append("conflicting")
+        insert_grades(connection, now, added)
         if added:
-            connection.execute(grade.insert(), [_row(one, now) for one in added])
             results_changed(connection, {found[one.attempt_id].matrix_id for one in added})
         record_incidents(connection, now, incidents)
         had: dict[int, set[tuple[str, str]]] = {}
@@ -89,6 +89,12 @@ def add_grades(store: Store, grades: Iterable[Grade], graders: Collection[tuple[
             connection.execute(_GRADED, {"ids": batch})
         close_cells(connection, {of.cell_id for of in finished})
         return outcomes
+
+
+def insert_grades(connection: sa.Connection, now: int, added: Sequence[Grade]) -> None:
+    """Adds grades inside a transaction that has made sure that they are new."""
+    if added:
+        connection.execute(grade.insert(), [_row(one, now) for one in added])
 
 
 _GRADED = trial.update().where(trial.c.id.in_(AMONG)).values(state="graded")

@@ -116,7 +116,7 @@ def test_the_heat_map_the_coverage_and_both_transcripts_of_a_regression_are_ther
     ]  # fmt: skip
     assert sorted(cells.locator(".marks").all_inner_texts()) == ["●●", "●●", "✕●", "✕●"]
     pair = page.locator("details.pair.regressed").first
-    left, right = pair.locator("pre.transcript").all_inner_texts()
+    left, right = pair.locator(".transcript").all_inner_texts()
     assert left.startswith("base<i>line</i> / ")
     assert right.startswith("candidate / ")
     assert "passed, task completed" in left
@@ -129,9 +129,9 @@ def test_the_heat_map_the_coverage_and_both_transcripts_of_a_regression_are_ther
 def test_markup_from_the_world_is_text_and_nothing_runs(browser: "Browser", report: Path) -> None:
     page, trouble = opened(browser, report)
     assert page.title().startswith("marked-up ")
-    assert page.locator("main img, main script, main b i, pre *").count() == 0
+    assert page.locator("main img, main script, main b i, .transcript div *, pre *").count() == 0
     assert "<script>alert(1)</script> & 'quoted'" in page.inner_text(".heat")
-    transcripts = page.locator("details.pair pre.transcript")
+    transcripts = page.locator("details.pair .transcript")
     page.evaluate("document.querySelectorAll('details').forEach(one => { one.open = true })")
     assert any(MARKUP in text for text in transcripts.all_inner_texts())
     assert any("blue backpack <b>one</b>" in text for text in transcripts.all_inner_texts())

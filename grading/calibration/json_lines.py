@@ -59,9 +59,12 @@ def parse(document: bytes, model: type[Model]) -> Model:
     except RecursionError as error:
         raise ValueError("is nested too deeply") from error
     try:
-        return model.model_validate(value)
+        parsed = model.model_validate(value)
     except ValidationError as error:
         raise ValueError("; ".join(_explained(detail) for detail in error.errors(include_url=False))) from error
+    if (where := _turned(value, parsed.model_dump(mode="json"))) is not None:
+        raise ValueError(f"{where}: is a value of another type, such as true for 1")
+    return parsed
 
 
 def write_lines(path: Path, documents: Iterable[BaseModel]) -> int:
@@ -106,6 +109,17 @@ def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
                     yield number, line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
     except OSError as error:
         raise FileError(path, None, None, f"cannot be read: {error.strerror or error}") from error
+
+
+def _turned(given: Any, taken: Any, where: str = "") -> str | None:
+    """Where a value was turned into another one: pydantic takes true and 1.0 for the literal 1, even when strict."""
+    if isinstance(given, dict) and isinstance(taken, dict):
+        pairs = ((f"{where}.{name}" if where else name, value, taken[name]) for name, value in given.items())
+    elif isinstance(given, list) and isinstance(taken, list):
+        pairs = ((f"{where}[{at}]", value, taken[at]) for at, value in enumerate(given))
+    else:
+        return None if type(given) is type(taken) and given == taken else where
+    return next((found for place, one, other in pairs if (found := _turned(one, other, place)) is not None), None)
 
 
 def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -4,7 +4,9 @@ It is the operator's own file. Nothing in it is ever taken from what is being ju
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -16,6 +18,7 @@ from grading.calibration.record import CalibrationRecord, Exclusions, RowsRefuse
 from grading.calibration.rows import Reason, Scope, read_rows
 from grading.cases import Identifier, NotBlank
 from grading.yaml_file import Document, FileError, read
+from simulator.canonical import canonical_hash
 from simulator.ledger import Sha256
 from simulator.model import WireModel
 
@@ -93,6 +96,45 @@ class RegistryFile(WireModel):
     records: list[RegisteredRecord] = []
 
 
+@dataclass(frozen=True)
+class Calibration:
+    """What a judge is asked against before it is called and after it answered: a calibration and the registry's word.
+
+    Args:
+        qualification: None where the registry does not know it.
+        revoked: from which instant on it is revoked, in microseconds; None where it is not.
+    """
+
+    calibration_hash: str | None
+    qualification: Qualification | None
+    revoked: int | None
+
+    @cached_property
+    def inputs_hash(self) -> str:
+        """Of everything but the clock that decides: where it is the same, so is every answer at an instant."""
+        known = self.qualification
+        return canonical_hash(
+            {
+                "version": 1,
+                "calibration": None if known is None else known.record.hash,
+                "policy": None if known is None else known.policy.model_dump(mode="json"),
+                "valid_from": None if known is None else known.valid_from,
+                "valid_until": None if known is None else known.valid_until,
+                "revoked": self.revoked,
+            }
+        )
+
+    def check(self, when: int, scope: Scope, configuration_hash: str) -> NotQualified | None:
+        """The first reason why a judgment at an instant does not count; None where it does.
+
+        Args:
+            when: microseconds since 1970-01-01T00:00:00Z, by the operator's clock.
+        """
+        if self.qualification is None or (self.revoked is not None and when >= self.revoked):
+            return MISSING_OR_REVOKED
+        return self.qualification.check(when, scope, configuration_hash)
+
+
 class Registry:
     """A registry with its records loaded and checked against the hashes that it trusts."""
 
@@ -149,10 +191,13 @@ class Registry:
         Args:
             when: microseconds since 1970-01-01T00:00:00Z, by the operator's clock.
         """
+        return self.calibration(calibration_hash).check(when, scope, configuration_hash)
+
+    def calibration(self, calibration_hash: str | None) -> "Calibration":
+        """One calibration as this registry sees it; one that it does not know qualifies nothing."""
         qualification = self.qualifications.get(calibration_hash) if calibration_hash is not None else None
-        if qualification is None or when >= self._revoked.get(qualification.record.hash, when + 1):
-            return MISSING_OR_REVOKED
-        return qualification.check(when, scope, configuration_hash)
+        revoked = self._revoked.get(calibration_hash) if calibration_hash is not None else None
+        return Calibration(calibration_hash, qualification, revoked)
 
 
 def _record(document: Document, index: int, entry: RegisteredRecord, written: RegistryFile) -> CalibrationRecord:

@@ -65,6 +65,19 @@ def test_a_revoked_record_counts_until_it_was_revoked(load: Callable[[str], Regi
     assert registry.check(HASH, NOW, SCOPE, CONFIGURATION) == "qualification_missing_or_revoked"
 
 
+def test_what_decides_has_one_hash_that_follows_the_registry(load: Callable[[str], Registry]) -> None:
+    calibration = load(STUDY).calibration(HASH)
+    assert calibration.check(NOW, SCOPE, CONFIGURATION) is None
+    assert load(STUDY + "# a remark\n").calibration(HASH).inputs_hash == calibration.inputs_hash
+    changes = ["    policy: {minimum_truthful: 1}\n", "    revoked: {at: 2026-06-01T00:00:00Z, reason: guessed}\n"]
+    others = {load(STUDY + change).calibration(HASH).inputs_hash for change in changes}
+    others |= {
+        load(STUDY.replace("2027", "2028")).calibration(HASH).inputs_hash,
+        load(STUDY).calibration(None).inputs_hash,
+    }
+    assert len(others | {calibration.inputs_hash}) == 5
+
+
 def test_an_entrys_policy_stands_in_place_of_the_registrys(load: Callable[[str], Registry]) -> None:
     registry = load(STUDY + "    policy: {minimum_truthful: 30}\n")
     assert registry.check(HASH, NOW, SCOPE, CONFIGURATION) == "insufficient_calibration_examples"

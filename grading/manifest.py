@@ -25,6 +25,7 @@ from grading.matrix_file import (
     read_matrix,
 )
 from grading.schedule import SCHEDULE_RULE, Planned, PresentedOrder, planned, presented
+from grading.slices import SlicePlan, read_slice_plan
 from grading.yaml_file import FileError
 from simulator.assignment import Agent, Assignment, Isolation, Limits, Request, simulator_identity
 from simulator.canonical import canonical, canonical_hash, sha256
@@ -88,7 +89,8 @@ class Manifest(WireModel):
     schedule: Schedule
     graders: list[RegisteredGrader]
     judge: None = None
-    slice_plan: None = None
+    slice_plan: SlicePlan | None = None
+    """The plan itself, bound before anything ran."""
     redaction: None = None
     isolation: Isolation
     seed: Annotated[int, Field(ge=0, le=2**53 - 1)] | None
@@ -162,10 +164,16 @@ def resolve(matrix_file: Path) -> ResolvedStudy:
         agents = resolve_agents(document, matrix)
     except FileError as error:
         problems += error.problems
+    plan: SlicePlan | None = None
+    if matrix.slice_plan is not None and cases:
+        try:
+            plan = read_slice_plan(matrix_file.parent / matrix.slice_plan, [case.id for case in cases])
+        except FileError as error:
+            problems += error.problems
     if problems:
         raise FileError.together(problems)
     return ResolvedStudy(
-        manifest=_manifest(matrix, world, cases, agents),
+        manifest=_manifest(matrix, world, cases, agents, plan),
         parallelism=matrix.parallelism or _processors(),
         agent_root=matrix_file.parent.absolute(),
         matrix_file=matrix_file,
@@ -210,7 +218,9 @@ def differences(old: Manifest, new: Manifest) -> list[str]:
     return found
 
 
-def _manifest(matrix: MatrixFile, world: str, cases: list[Case], agents: list[Agent]) -> Manifest:
+def _manifest(
+    matrix: MatrixFile, world: str, cases: list[Case], agents: list[Agent], slice_plan: SlicePlan | None
+) -> Manifest:
     conditions = [
         Condition(name=written.name, agent=agent, limits=_limits(matrix.limits, written.limits))
         for written, agent in zip(matrix.conditions, agents, strict=True)
@@ -228,6 +238,7 @@ def _manifest(matrix: MatrixFile, world: str, cases: list[Case], agents: list[Ag
         graders=[
             RegisteredGrader(name=name, version=source_hash(f"grading.graders.{world}")) for name in matrix.graders
         ],
+        slice_plan=slice_plan,
         isolation=matrix.isolation,
         seed=matrix.seed,
         population=_population(cases),

@@ -25,12 +25,12 @@ from simulator.canonical import canonical_hash
 
 LEASE_SECONDS = 60.0
 _RENEW_SECONDS = 15.0
-_GROUP = 128
+_GROUP = 256
 """Ledgers in one commit, at most, and"""
 _GROUP_SECONDS = 0.05
 """how long the first of them waits for others."""
-_DEEPEST = 256
-_AHEAD_SECONDS = 0.25
+_DEEPEST = 512
+_AHEAD_SECONDS = 0.4
 """A worker is handed as many trials as it runs in this time, so that it never waits for a commit."""
 _LEDGERS_IN_JOURNAL = 5000
 _WAIT_SECONDS = 1.0

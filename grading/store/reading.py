@@ -325,6 +325,22 @@ def lost_attempts(store: Store, matrix_id: int) -> dict[str, int]:
         return {row[0]: row[1] for row in connection.execute(counted)}
 
 
+def lost_attempts_by_condition(store: Store, matrix_id: int) -> dict[str, int]:
+    """The attempts that were lost or fenced and are no trial's evidence."""
+    counted = (
+        sa.select(trial.c.condition, sa.func.count())
+        .join(attempt, attempt.c.trial_id == trial.c.id)
+        .where(
+            trial.c.matrix_id == matrix_id,
+            attempt.c.state.in_(("lost", "fenced")),
+            trial.c.evidence_attempt_id.is_distinct_from(attempt.c.id),
+        )
+        .group_by(trial.c.condition)
+    )
+    with store.reading() as connection:
+        return {row[0]: row[1] for row in connection.execute(counted)}
+
+
 def assignments(store: Store, hashes: Collection[str]) -> dict[str, bytes]:
     """The documents of these hashes; unknown ones are left out."""
     found: dict[str, bytes] = {}

@@ -1,6 +1,6 @@
 """The two arms of a comparison: roles that conditions play, not names.
 
-A comparison is no kind of file but a matrix that has what a decision needs. See docs/decisions/comparison.md.
+A comparison is no kind of file but a matrix that has what a decision needs (docs/decisions/0006).
 """
 
 from typing import Literal

@@ -1,6 +1,6 @@
 """What two ledgers of the same case and repetition differ in: calls, final states, answer."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from difflib import SequenceMatcher
 from typing import Any, NamedTuple
 
@@ -10,7 +10,7 @@ _ABSENT = object()
 
 
 class LedgerDifference(NamedTuple):
-    """One place. Values are canonical JSON; None where that side has nothing there."""
+    """One place. Values are readable text of canonical JSON; None where that side has nothing there."""
 
     where: str
     baseline: str | None
@@ -24,17 +24,20 @@ def ledger_differences(baseline: Mapping[str, Any], candidate: Mapping[str, Any]
     by their position.
     """
     found = []
-    for path, before, after in _leaves(baseline["objects"], candidate["objects"], "record"):
-        found.append(LedgerDifference(path, _shown(before), _shown(after)))
+    for position in range(max(len(baseline["objects"]), len(candidate["objects"]))):
+        before, after = (_at(side["objects"], position) for side in (baseline, candidate))
+        name = f"record {position + 1}{_named(before if before is not _ABSENT else after)}"
+        for path, *values in _leaves(before, after, ""):
+            found.append(LedgerDifference(f"{name} {path}".rstrip(), *map(_shown, values)))
     found += _calls(baseline["calls"], candidate["calls"])
     for part in ("message", "claims", "error"):
-        for path, before, after in _leaves(baseline[part], candidate[part], part):
-            found.append(LedgerDifference(path, _shown(before), _shown(after)))
+        for path, *values in _leaves(baseline[part], candidate[part], part):
+            found.append(LedgerDifference(path, *map(_shown, values)))
     return found
 
 
 def _calls(baseline: list[Any], candidate: list[Any]) -> Iterator[LedgerDifference]:
-    before, after = ([canonical(call).decode() for call in calls] for calls in (baseline, candidate))
+    before, after = ([_call(call) for call in calls] for calls in (baseline, candidate))
     for kind, a, b, c, d in SequenceMatcher(None, before, after, autojunk=False).get_opcodes():
         if kind == "equal":
             continue
@@ -47,18 +50,41 @@ def _calls(baseline: list[Any], candidate: list[Any]) -> Iterator[LedgerDifferen
             )
 
 
+def _call(call: Mapping[str, Any]) -> str:
+    answer = call["error"] if "error" in call else _json(call["result"])
+    return f"{call['tool']} {_json(call['arguments'])} → {answer}"
+
+
+def _named(state: Any) -> str:
+    """A record's first id, where it has one: a position alone says little to a person."""
+    record: Any = next((value for value in state.values() if isinstance(value, Mapping)), {})
+    name = next((value for key, value in record.items() if key.endswith("_id") and key != "customer_id"), None)
+    return f" ({name})" if isinstance(name, str) else ""
+
+
 def _leaves(before: Any, after: Any, path: str) -> Iterator[tuple[str, Any, Any]]:
     if isinstance(before, dict) and isinstance(after, dict):
         for key in dict.fromkeys([*before, *after]):
-            yield from _leaves(before.get(key, _ABSENT), after.get(key, _ABSENT), f"{path}.{key}")
+            inner = f"{path}.{key}" if path else key
+            yield from _leaves(before.get(key, _ABSENT), after.get(key, _ABSENT), inner)
     elif isinstance(before, list) and isinstance(after, list):
         for index in range(max(len(before), len(after))):
-            old = before[index] if index < len(before) else _ABSENT
-            new = after[index] if index < len(after) else _ABSENT
-            yield from _leaves(old, new, f"{path} {index + 1}")
+            yield from _leaves(_at(before, index), _at(after, index), f"{path} {index + 1}")
     elif before is _ABSENT or after is _ABSENT or canonical(before) != canonical(after):
         yield path, before, after
 
 
+def _at(items: Sequence[Any], index: int) -> Any:
+    return items[index] if index < len(items) else _ABSENT
+
+
 def _shown(value: Any) -> str | None:
-    return None if value is _ABSENT else canonical(value).decode()
+    if value is _ABSENT:
+        return None
+    if isinstance(value, dict) and {"tool", "status", "details"} <= value.keys():
+        return f"{value['tool']}: {value['status']} {_json(value['details'])}"
+    return _json(value)
+
+
+def _json(value: Any) -> str:
+    return canonical(value).decode()

@@ -21,7 +21,7 @@ from grading.ledger_difference import LedgerDifference, ledger_differences
 from grading.report.interval_chart import IntervalChart, interval_chart
 from grading.slices import Sliced
 from grading.store import Store, reading
-from grading.transcript import Attempt, transcript
+from grading.transcript import Attempt, Line, transcript
 from grading.visible import visible
 
 SHOWN_PAIRS = 100
@@ -68,7 +68,8 @@ class ChangedPair:
 
     candidate: str
     change: PairChange
-    transcripts: tuple[str, str]
+    transcripts: tuple[list[tuple[str, str]], list[tuple[str, str]]]
+    """Of each arm the lines, each with the classes of its look."""
     differences: tuple[LedgerDifference, ...]
 
 
@@ -210,7 +211,7 @@ def _ledger(store: Store, one: TrialFacts) -> dict[str, Any]:
     return ledger
 
 
-def _told(store: Store, one: TrialFacts, ledger: dict[str, Any]) -> str:
+def _told(store: Store, one: TrialFacts, ledger: dict[str, Any]) -> list[tuple[str, str]]:
     assert one.attempt_id is not None
     grades = [grade for grade in reading.grades_of(store, one.attempt_id) if grade.grader == "structural"]
     latest = grades[-1]
@@ -225,7 +226,19 @@ def _told(store: Store, one: TrialFacts, ledger: dict[str, Any]) -> str:
         Attempt(each.number, each.state, each.reason, each.after_consequential_call)
         for each in reading.attempts(store, one.trial_id)
     ]
-    return transcript(f"{one.condition} / {one.case} / {one.repetition}", ledger, grade, tries).plain
+    lines = transcript(f"{one.condition} / {one.case} / {one.repetition}", ledger, grade, tries).lines
+    return [(_look(line), line.text.plain) for line in lines]
+
+
+def _look(line: Line) -> str:
+    """A line's indentation, and whether it is a heading or a thing to look at, from how a terminal would show it."""
+    styles = f"{line.text.style} " + " ".join(str(span.style) for span in line.text.spans)
+    found = [f"in{line.indent}"]
+    if line.indent == 0 and "bold" in styles:
+        found.append("head")
+    if "red" in styles.split() or "yellow" in styles.split():
+        found.append("look")
+    return " ".join(found)
 
 
 def _split(section: Section) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 import os
 import shutil
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,9 +19,24 @@ CASES = f"""\
 version: 1
 world: orders
 records:
-  - {{order_id: order-a, customer_id: customer-1, description: blue backpack <b>one</b>, amount_cents: 4000, currency: USD, eligible: true}}
-  - {{order_id: order-b, customer_id: customer-1, description: blue backpack two, amount_cents: 4500, currency: EUR, eligible: true}}
-  - {{order_id: order-c, customer_id: customer-2, description: blue backpack two, amount_cents: 4000, currency: USD, eligible: true}}
+  - order_id: order-a
+    customer_id: customer-1
+    description: blue backpack <b>one</b>
+    amount_cents: 4000
+    currency: USD
+    eligible: true
+  - order_id: order-b
+    customer_id: customer-1
+    description: blue backpack two
+    amount_cents: 4500
+    currency: EUR
+    eligible: true
+  - order_id: order-c
+    customer_id: customer-2
+    description: blue backpack two
+    amount_cents: 4000
+    currency: USD
+    eligible: true
 cases:
   - id: plain
     customer_id: customer-1
@@ -100,22 +116,22 @@ def test_the_heat_map_the_coverage_and_both_transcripts_of_a_regression_are_ther
     ]  # fmt: skip
     assert sorted(cells.locator(".marks").all_inner_texts()) == ["●●", "●●", "✕●", "✕●"]
     pair = page.locator("details.pair.regressed").first
-    left, right = pair.locator("pre.transcript").all_inner_texts()
+    left, right = pair.locator(".transcript").all_inner_texts()
     assert left.startswith("base<i>line</i> / ")
     assert right.startswith("candidate / ")
     assert "passed, task completed" in left
     assert "failed, task not completed" in right
     places = pair.locator("table.differences tbody th").all_inner_texts()
-    assert "record 1.refund_transaction_count" in places
+    assert "record 1 (order-a) refund_transaction_count" in places
     assert trouble == []
 
 
 def test_markup_from_the_world_is_text_and_nothing_runs(browser: "Browser", report: Path) -> None:
     page, trouble = opened(browser, report)
     assert page.title().startswith("marked-up ")
-    assert page.locator("main img, main script, main b i, pre *").count() == 0
+    assert page.locator("main img, main script, main b i, .transcript div *, pre *").count() == 0
     assert "<script>alert(1)</script> & 'quoted'" in page.inner_text(".heat")
-    transcripts = page.locator("details.pair pre.transcript")
+    transcripts = page.locator("details.pair .transcript")
     page.evaluate("document.querySelectorAll('details').forEach(one => { one.open = true })")
     assert any(MARKUP in text for text in transcripts.all_inner_texts())
     assert any("blue backpack <b>one</b>" in text for text in transcripts.all_inner_texts())
@@ -173,7 +189,8 @@ def contrasts(page: "Page") -> dict[str, float]:
           };
           const table = document.querySelector('.heat tbody tr');
           const found = {};
-          for (const name of ['cell l0', 'cell l1', 'cell l2', 'cell l3', 'cell l4', 'change regressed', 'change fixed']) {
+          const names = ['cell l0', 'cell l1', 'cell l2', 'cell l3', 'cell l4', 'change regressed', 'change fixed'];
+          for (const name of names) {
             const cell = document.createElement('td');
             cell.className = name;
             table.append(cell);
@@ -200,7 +217,7 @@ def test_the_levels_of_the_heat_map_are_told_apart_without_colour(browser: "Brow
               return 0.2126 * r + 0.7152 * g + 0.0722 * b;
             })"""
         )
-        steps = [sign * (after - before) for before, after in zip(lightness, lightness[1:], strict=False)]
+        steps = [sign * (after - before) for before, after in pairwise(lightness)]
         assert all(step > 12 for step in steps), (scheme, lightness)
 
 

@@ -154,7 +154,10 @@ def test_no_file_is_overwritten_and_bad_input_changes_nothing(tmp_path: Path) ->
     cellwise("compare", "--junit", "kept", "--force", store=store, cwd=tmp_path)
     assert (tmp_path / "kept").read_text().startswith("<?xml")
     refused = cellwise("compare", "--baseline", "basline", store=store, cwd=tmp_path, check=2)
-    assert refused.stderr == "cellwise: study has no condition basline: did you mean 'baseline'?\n"
+    assert (
+        refused.stderr
+        == "cellwise: study has no condition basline: did you mean 'baseline'? (known: baseline, candidate)\n"
+    )
     (tmp_path / "slices.yaml").write_text(SLICES.replace("  customer-correction", "  customer-corection"))
     refused = cellwise("compare", "--slices", "slices.yaml", store=store, cwd=tmp_path, check=2)
     assert "slices.yaml:6: cases.customer-corection: the matrix has no such case" in refused.stderr

@@ -227,8 +227,12 @@ def test_the_json_is_json_and_has_every_part() -> None:
     (candidate,) = document["candidates"]
     assert (candidate["verdict"], candidate["regressed"], candidate["fixed"]) == ("inconclusive", 2, 0)
     assert candidate["changes"][0] == {
-        "change": "regressed", "case": "case-0", "repetition": 0, "baseline_failed": [], "candidate_failed": ["outcome"],
-    }  # fmt: skip
+        "change": "regressed",
+        "case": "case-0",
+        "repetition": 0,
+        "baseline_failed": [],
+        "candidate_failed": ["outcome"],
+    }
 
 
 def test_the_heading_names_the_arms() -> None:

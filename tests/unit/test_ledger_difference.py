@@ -19,12 +19,14 @@ def test_another_refunded_order_is_shown_by_record_and_call() -> None:
     found = ledger_differences(control, mutant)
     counts = [(one.where, one.baseline, one.candidate) for one in found if "transaction_count" in one.where]
     assert counts == [
-        ("record 1.refund_transaction_count", "0", "1"),
-        ("record 2.refund_transaction_count", "1", "0"),
+        ("record 1 (order-a) refund_transaction_count", "0", "1"),
+        ("record 2 (order-b) refund_transaction_count", "1", "0"),
     ]
-    events = [one for one in found if one.where.startswith("record 1.events")]
+    events = [one for one in found if one.where.startswith("record 1 (order-a) events")]
     assert events
     assert all(one.baseline is None for one in events), "the baseline did not touch that order"
+    assert events[-1].candidate is not None
+    assert events[-1].candidate.startswith("issue_refund: committed ")
     calls = [one for one in found if one.where.startswith("call")]
     assert all("order-a" in (one.candidate or "") and "order-b" in (one.baseline or "") for one in calls)
     assert [one.where for one in found] == sorted((one.where for one in found), key=lambda where: "call" in where)

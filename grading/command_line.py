@@ -317,8 +317,8 @@ def publish(
     command.publish(matrix, phoenix=phoenix, thorough=thorough, store=store, json=json)
 
 
-@app.command(epilog="Example: cellwise export order-resolution packet.json")
-def export(
+@app.command("export", epilog="Example: cellwise export order-resolution packet.json")
+def export_packet(
     comparison: Annotated[str, typer.Argument(help="A matrix of two arms: its name, number or manifest hash.")],
     packet: Annotated[Path, typer.Argument(help="The file to write; one that is there already is never touched.")],
     store: StoreOption = DEFAULT_STORE,
@@ -330,7 +330,7 @@ def export(
     command.export(comparison, packet, store=store, json=json)
 
 
-@app.command(epilog="Example: cellwise replay packet.json --expect-sha256 5f0c...")
+@app.command(epilog="Example: cellwise replay packet.json --expect-sha256 HASH")
 def replay(
     packet: Annotated[Path, typer.Argument(help="A file that cellwise export wrote.")],
     expect_sha256: Annotated[

@@ -111,9 +111,11 @@ if __name__ == "__main__":
     report = replay_packet(Path(sys.argv[1]), processes=int(sys.argv[2]))
     seconds = time.perf_counter() - begun
     own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    cpu = sum(one.ru_utime + one.ru_stime for one in used)
     worker = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss // 1024
     print(f"{report.trials} trials, {sys.argv[2]} processes: {report.trials / seconds:.0f} trials/s, {seconds:.1f} s, "
-          f"{own} MB here, {worker} MB in the largest worker")
+          f"{1e6 * cpu / report.trials:.0f} us of CPU a trial, {own} MB here, {worker} MB in the largest worker")
 """
 
 

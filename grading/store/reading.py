@@ -25,6 +25,7 @@ from grading.store.tables import (
     incident,
     journal,
     ledger,
+    literal_state,
     matrix,
     owner,
     publication,
@@ -397,6 +398,13 @@ def publications(store: Store, matrix_id: int) -> list[Publication]:
     asked = sa.select(*columns).where(publication.c.matrix_id == matrix_id).order_by(publication.c.id)
     with store.reading() as connection:
         return [Publication(*row) for row in connection.execute(asked)]
+
+
+def holding(store: Store) -> set[str]:
+    """The owners that hold a trial of any matrix."""
+    asked = sa.select(attempt.c.owner).where(literal_state(attempt.c.state, ("leased", "running"))).distinct()
+    with store.reading() as connection:
+        return {row[0] for row in _tuples(connection, asked)}
 
 
 def owners(store: Store) -> dict[str, int]:

@@ -148,19 +148,16 @@ def test_the_agent_reads_what_it_needs_and_no_more(opened: Bench) -> None:
     assert ledger["content"]["message"] == "['agent', 'request', 'settings', 'version']"
 
 
-def test_async_function_behind_a_plain_one(opened: Bench) -> None:
+def test_async_function(opened: Bench) -> None:
     agent = own(
         opened,
         """
         import asyncio
 
-        async def work(request, tools):
+        async def agent(request, tools):
             await asyncio.sleep(0)
             orders = tools.list_orders(customer_id=request.customer_id)
             return {"message": str(len(orders)), "claimed_outcome": "not_refunded"}
-
-        def agent(request, tools):
-            return work(request, tools)
         """,
     )
     assert opened.run(agent)["content"]["message"] == "2"

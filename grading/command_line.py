@@ -108,17 +108,23 @@ def init(folder: Annotated[Path, typer.Argument(help="A folder that does not exi
 
 @app.command(epilog="Example: cellwise schema matrix > matrix.schema.json")
 def schema(
-    what: Annotated[str, typer.Argument(metavar="matrix|cases", help="Which file's schema.")],
+    what: Annotated[str, typer.Argument(metavar="matrix|cases|slices|policy", help="Which file's schema.")],
     world: Annotated[str, typer.Option(help="The world whose cases it is for.")] = "orders",
 ) -> None:
     """Print the JSON Schema of a file you write, for editors that complete and check it."""
     import json
 
-    from grading.schemas import cases_schema, matrix_schema
+    from grading import schemas
 
-    if what not in ("matrix", "cases"):
-        raise fail(f"there is a schema for matrix and for cases, none for {what}")
-    print(json.dumps(matrix_schema() if what == "matrix" else cases_schema(world), indent=2))
+    made = {
+        "matrix": schemas.matrix_schema,
+        "cases": lambda: schemas.cases_schema(world),
+        "slices": schemas.slices_schema,
+        "policy": schemas.policy_schema,
+    }
+    if what not in made:
+        raise fail(f"there is a schema for {', '.join(made)}, none for {what}")
+    print(json.dumps(made[what](), indent=2))
 
 
 @app.command(epilog="Example: cellwise plan order-resolution")

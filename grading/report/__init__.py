@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import orjson
+from markupsafe import Markup, escape
 
 from grading.comparison import CandidateComparison, MatrixComparison, PairChange
 from grading.comparison_text import Section, cost_words, heading, percent, sections, signed
@@ -68,7 +69,7 @@ class ChangedPair:
 
     candidate: str
     change: PairChange
-    transcripts: tuple[list[tuple[str, str]], list[tuple[str, str]]]
+    transcripts: tuple[list[tuple[str, Markup]], list[tuple[str, Markup]]]
     """Of each arm the lines, each with the classes of its look."""
     differences: tuple[LedgerDifference, ...]
 
@@ -95,6 +96,7 @@ def render_report(store: Store, found: MatrixComparison, sliced: Sequence[Sliced
     chosen = chosen_pairs(found)
     incidents = list(islice(reading.incidents(store, found.matrix.id), SHOWN_INCIDENTS))
     listed = sections(found, sliced)
+    whole = len(reading.manifest(store, found.matrix.id)) <= LONGEST_MANIFEST
     document = environment.get_template("report.html.j2").render(
         heading=heading(found),
         found=found,
@@ -114,8 +116,8 @@ def render_report(store: Store, found: MatrixComparison, sliced: Sequence[Sliced
             for one in incidents
         ],
         more_incidents=sum(found.incidents.values()) - len(incidents),
-        manifest_text=_manifest_text(found),
-        manifest_whole=len(found.manifest.document()) <= LONGEST_MANIFEST,
+        manifest_text=_manifest_text(found, whole),
+        manifest_whole=whole,
         cost_words=cost_words,
         percent=percent,
         signed=signed,
@@ -173,7 +175,9 @@ def _heat_cell(trials: list[TrialFacts]) -> HeatCell:
         passed=passed,
         planned=len(trials),
         level=level,
-        runs=tuple((state, _MARKS[state] * len(list(group))) for state, group in groupby(states[:SHOWN_REPETITIONS])),
+        runs=tuple(
+            (state, escape(_MARKS[state] * len(list(group)))) for state, group in groupby(states[:SHOWN_REPETITIONS])
+        ),
         more=max(0, len(states) - SHOWN_REPETITIONS),
         wrong_order_commits=sum(one.wrong_order_commits or 0 for one in trials),
     )
@@ -211,7 +215,7 @@ def _ledger(store: Store, one: TrialFacts) -> dict[str, Any]:
     return ledger
 
 
-def _told(store: Store, one: TrialFacts, ledger: dict[str, Any]) -> list[tuple[str, str]]:
+def _told(store: Store, one: TrialFacts, ledger: dict[str, Any]) -> list[tuple[str, Markup]]:
     assert one.attempt_id is not None
     grades = [grade for grade in reading.grades_of(store, one.attempt_id) if grade.grader == "structural"]
     latest = grades[-1]
@@ -227,7 +231,8 @@ def _told(store: Store, one: TrialFacts, ledger: dict[str, Any]) -> list[tuple[s
         for each in reading.attempts(store, one.trial_id)
     ]
     lines = transcript(f"{one.condition} / {one.case} / {one.repetition}", ledger, grade, tries).lines
-    return [(_look(line), line.text.plain) for line in lines]
+    # Transcripts write out invisible characters themselves: here they are escaped, once.
+    return [(_look(line), escape(line.text.plain)) for line in lines]
 
 
 def _look(line: Line) -> str:
@@ -246,10 +251,10 @@ def _split(section: Section) -> dict[str, Any]:
     return {"title": section.title, "header": header, "rows": rows, "remarks": section.remarks}
 
 
-def _manifest_text(found: MatrixComparison) -> str:
+def _manifest_text(found: MatrixComparison, whole: bool) -> str:
     """Readable, not canonical: two-space indentation."""
     manifest = found.manifest.model_dump(mode="json")
-    if len(found.manifest.document()) > LONGEST_MANIFEST:
+    if not whole:
         for part in ("cases", "population"):
             manifest[part] = f"{len(manifest[part])} left out here"
         plan = manifest["slice_plan"]

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from grading.matrix_file import MatrixFile, case_files, read_matrix
-from grading.schemas import cases_schema, matrix_schema
+from grading.schemas import cases_schema, matrix_schema, policy_schema, slices_schema
 from grading.yaml_file import FileError
 from simulator.assignment import Limits
 
@@ -150,9 +150,9 @@ def test_cases_that_are_not_there(write: Write, tmp_path: Path, entry: str, mess
 
 
 def test_editors_get_schemas_with_descriptions() -> None:
-    for schema in (matrix_schema(), cases_schema("orders")):
+    for schema in (matrix_schema(), cases_schema("orders"), slices_schema(), policy_schema()):
         assert schema["$schema"] == "https://json-schema.org/draft/2020-12/schema"
-        for definition in (schema, *(each for each in schema["$defs"].values() if "properties" in each)):
+        for definition in (schema, *(each for each in schema.get("$defs", {}).values() if "properties" in each)):
             assert definition["additionalProperties"] is False
     described = {
         f"{name}.{field}": "description" in of_field

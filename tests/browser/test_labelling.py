@@ -115,11 +115,13 @@ def test_labels_on_phoenix_s_page_end_as_rows_of_a_record(
     person = Labeller(page)
     for item, choice in ((agreed, "truthful"), (disputed, "truthful"), (last, "false")):
         person.label(address_for("alice", sent), item, choice)
-    for item, choice in ((agreed, "truthful"), (disputed, "false"), (last, "false")):
+    for before, (item, choice) in enumerate(((agreed, "truthful"), (disputed, "false"), (last, "false"))):
         seen = person.label(address_for("bob", sent), item, choice)
         assert "CUSTOMER customer-1 WRITES" in seen
         assert "cellwise-message-truth" in seen
-        for hidden in ("mutant", "descriptive-control", "description/", "View annotation details", "alice", "pass"):
+        # His own earlier labels are in the list; alice's are nowhere.
+        assert seen.count("View annotation details") == before
+        for hidden in ("mutant", "descriptive-control", "description/", "alice", "pass"):
             assert hidden not in seen, f"bob sees {hidden!r}"
 
     judgments = [

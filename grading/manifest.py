@@ -15,6 +15,7 @@ from pydantic import Field, JsonValue, model_validator
 
 from grading.agents import resolve_agents
 from grading.cases import Case, Identifier, WorldName, load_cases
+from grading.judge.configuration import RegisteredJudge, registered
 from grading.matrix_file import (
     Confidence,
     MatrixFile,
@@ -24,6 +25,7 @@ from grading.matrix_file import (
     case_files,
     read_matrix,
 )
+from grading.redaction import RegisteredRedaction
 from grading.schedule import SCHEDULE_RULE, Planned, PresentedOrder, planned, presented
 from grading.yaml_file import FileError
 from simulator.assignment import Agent, Assignment, Isolation, Limits, Request, simulator_identity
@@ -87,9 +89,9 @@ class Manifest(WireModel):
     presented_order: PresentedOrder
     schedule: Schedule
     graders: list[RegisteredGrader]
-    judge: None = None
+    judge: RegisteredJudge | None = None
     slice_plan: None = None
-    redaction: None = None
+    redaction: RegisteredRedaction | None = None
     isolation: Isolation
     seed: Annotated[int, Field(ge=0, le=2**53 - 1)] | None
     population: list[Member]
@@ -228,6 +230,8 @@ def _manifest(matrix: MatrixFile, world: str, cases: list[Case], agents: list[Ag
         graders=[
             RegisteredGrader(name=name, version=source_hash(f"grading.graders.{world}")) for name in matrix.graders
         ],
+        judge=registered(matrix.judge, world) if matrix.judge is not None else None,
+        redaction=RegisteredRedaction.of(matrix.redaction) if matrix.redaction is not None else None,
         isolation=matrix.isolation,
         seed=matrix.seed,
         population=_population(cases),

@@ -10,6 +10,8 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, ConfigDict, Field, JsonValue, StringConstraints
 
 from grading.cases import Identifier
+from grading.judge.configuration import WrittenJudge
+from grading.redaction import Redaction
 from grading.schedule import PresentedOrder
 from grading.yaml_file import Document, FileError, nearest, read
 from simulator.assignment import Limits
@@ -125,6 +127,12 @@ class MatrixFile(WireModel):
     """strict: one trial after the other, in planned order."""
     graders: list[Literal["structural"]] = Field(["structural"])
     """What grades the ledgers."""
+    judge: WrittenJudge | None = Field(
+        None, examples=["literal", {"type": "openai", "model": "gpt-4o-mini-2024-07-18", "votes": 3}]
+    )
+    """What judges whether the agents' messages are true; it counts only where it is calibrated."""
+    redaction: Redaction | None = None
+    """What is replaced before anything leaves for a judge, for Phoenix or for a report."""
     limits: Limits = Limits()
     """Where a trial is ended; what was done until then is graded."""
     parallelism: Annotated[int, Field(ge=1, le=256)] | None = None

@@ -1,0 +1,111 @@
+"""Redaction: what a matrix keeps from leaving for a judge, for Phoenix or for a report.
+
+Applied to every text of a JSON value, the names of members included, before anything is cut or encoded, so that half of
+a number cannot slip through. The store keeps the original. Patterns are Python regular expressions of the operator's;
+what they match is for the operator to test: a redaction that misses something says nothing.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, ConfigDict, Field, StringConstraints, model_validator
+
+from simulator.model import WireModel
+
+PackagedName = Literal["email", "card-number", "iban", "phone"]
+
+PACKAGED: dict[PackagedName, tuple[str, str]] = {
+    "email": (r"[A-Za-z0-9.!#$%&'*+/=?^_`{|}~-]{1,64}@[A-Za-z0-9-]{1,63}(?:\.[A-Za-z0-9-]{1,63}){1,8}", "[email]"),
+    "card-number": (r"(?<![0-9])[0-9](?:[ -]?[0-9]){12,18}(?![0-9])", "[card number]"),
+    "iban": (r"\b[A-Z]{2}[0-9]{2}(?: ?[A-Z0-9]{4}){2,7}(?: ?[A-Z0-9]{1,3})?\b", "[IBAN]"),
+    "phone": (r"(?<![\w+])\+[0-9](?:[ ()./-]{0,2}[0-9]){6,14}(?![0-9])", "[phone number]"),
+}
+
+
+def _pattern(text: str) -> str:
+    try:
+        compiled = re.compile(text)
+    except re.error as error:
+        raise ValueError(f"is no regular expression: {error}") from None
+    if compiled.search("") is not None:
+        raise ValueError("fits the empty text, so it would be put between all characters")
+    return text
+
+
+Pattern = Annotated[str, StringConstraints(min_length=1, max_length=1_000), AfterValidator(_pattern)]
+
+
+class Replacement(WireModel):
+    """A pattern, and what stands for it."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+    pattern: Pattern = Field(examples=[r"customer-[0-9]+"])
+    """A regular expression as Python's re module reads it."""
+    replacement: Annotated[str, StringConstraints(max_length=200)] = Field("[redacted]")
+    """Put in its place, literally."""
+
+
+class Redaction(WireModel):
+    """What is replaced before anything leaves, in this order: the packaged ones, then one's own."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+    packaged: list[PackagedName] = Field([], examples=[["email", "card-number"]])
+    """Kinds of text that Cellwise knows how to find."""
+    replace: list[Replacement] = Field([])
+    """Patterns of your own."""
+
+    @model_validator(mode="after")
+    def _does_something(self) -> "Redaction":
+        if not self.packaged and not self.replace:
+            raise ValueError("names nothing to replace: write packaged, replace, or leave the redaction out")
+        if len(set(self.packaged)) < len(self.packaged):
+            raise ValueError("packaged: a name is there twice")
+        return self
+
+
+class RegisteredRedaction(WireModel):
+    """A redaction with the packaged patterns written out, as the manifest holds it."""
+
+    rules: Annotated[list[Replacement], Field(min_length=1)]
+
+    @classmethod
+    def of(cls, redaction: Redaction) -> "RegisteredRedaction":
+        packaged = [Replacement(pattern=PACKAGED[name][0], replacement=PACKAGED[name][1]) for name in redaction.packaged]
+        return cls(rules=[*packaged, *redaction.replace])
+
+
+Redact = Callable[[Any], Any]
+"""From a JSON value to the one that may leave."""
+
+
+def redactor(redaction: RegisteredRedaction | None) -> Redact:
+    """The function that a redaction is; without one, a value leaves as it is."""
+    if redaction is None:
+        return lambda value: value
+    rules = [(re.compile(rule.pattern), rule.replacement) for rule in redaction.rules]
+    return lambda value: _redacted(value, rules)
+
+
+def _redacted(value: Any, rules: Sequence[tuple[re.Pattern[str], str]]) -> Any:
+    if isinstance(value, str):
+        for pattern, replacement in rules:
+            # A function, so that a backslash in the replacement stays one.
+            value = pattern.sub(lambda _, text=replacement: text, value)  # type: ignore[misc]
+        return value
+    if isinstance(value, dict):
+        redacted: dict[str, Any] = {}
+        for name, item in value.items():
+            known = shown = _redacted(name, rules)
+            count = 1
+            while shown in redacted:
+                # Two names that are redacted to the same text are still two members.
+                count += 1
+                shown = f"{known} ({count})"
+            redacted[shown] = _redacted(item, rules)
+        return redacted
+    if isinstance(value, list | tuple):
+        return [_redacted(item, rules) for item in value]
+    return value

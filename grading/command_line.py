@@ -1,8 +1,8 @@
 """The command line: the only place that talks to a person. Each command loads what it needs when it runs.
 
 Exit statuses: 0 done and complete; 1 an error that is no fault of the input; 2 bad input, nothing was changed; 3 trials
-are missing or a cell failed; 4 trials are left to run, after Ctrl-C or with --only; 5 complete, but not published; 130
-ended by a second Ctrl-C.
+are missing or a cell failed; 4 trials are left to run, after Ctrl-C or with --only, or judgments are pending; 5
+complete, but not published; 130 ended by a second Ctrl-C.
 """
 
 import sys
@@ -22,7 +22,7 @@ app = typer.Typer(
     help="Tells whether a changed customer-service agent acts on the wrong order, asks too late, or says what is not "
     "so.",
     epilog="Exit statuses: 0 complete; 1 error; 2 bad input, nothing changed; 3 trials missing or a cell failed; "
-    "4 trials left to run; 5 complete, not published; 130 stopped by a second Ctrl-C.",
+    "4 trials left to run or judgments pending; 5 complete, not published; 130 stopped by a second Ctrl-C.",
 )
 
 StoreOption = Annotated[
@@ -84,17 +84,18 @@ def init(folder: Annotated[Path, typer.Argument(help="A folder that does not exi
 
 @app.command(epilog="Example: cellwise schema matrix > matrix.schema.json")
 def schema(
-    what: Annotated[str, typer.Argument(metavar="matrix|cases", help="Which file's schema.")],
+    what: Annotated[str, typer.Argument(metavar="matrix|cases|judge", help="Which file's schema.")],
     world: Annotated[str, typer.Option(help="The world whose cases it is for.")] = "orders",
 ) -> None:
     """Print the JSON Schema of a file you write, for editors that complete and check it."""
     import json
 
-    from grading.schemas import cases_schema, matrix_schema
+    from grading.schemas import cases_schema, judge_schema, matrix_schema
 
-    if what not in ("matrix", "cases"):
-        raise fail(f"there is a schema for matrix and for cases, none for {what}")
-    print(json.dumps(matrix_schema() if what == "matrix" else cases_schema(world), indent=2))
+    made = {"matrix": matrix_schema, "cases": lambda: cases_schema(world), "judge": judge_schema}
+    if what not in made:
+        raise fail(f"there is a schema for {', '.join(made)}, none for {what}")
+    print(json.dumps(made[what](), indent=2))
 
 
 @app.command(epilog="Example: cellwise plan order-resolution")
@@ -177,6 +178,27 @@ def grade(matrix: MatrixArgument = None, store: StoreOption = DEFAULT_STORE, jso
     command.grade(matrix, store=store, json=json)
 
 
+@app.command(
+    epilog="Examples: cellwise judge refunds · cellwise judge refunds --judge other-judge.yaml · "
+    "cellwise judge refunds --collect"
+)
+def judge(
+    matrix: MatrixArgument = None,
+    judge: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="A judge file, to judge with another one than the registered.")
+    ] = None,
+    collect: Annotated[
+        bool, typer.Option(help="Call the judge also where its word will not count: to calibrate or compare it.")
+    ] = False,
+    store: StoreOption = DEFAULT_STORE,
+    json: JsonOption = False,
+) -> None:
+    """Judge stored ledgers: what is pending, or all of them with another judge. No agent runs; earlier ones stay."""
+    from grading.commands import judge as command
+
+    command.judge(matrix, judge_file=judge, collect=collect, store=store, json=json)
+
+
 @app.command(epilog="Example: cellwise publish --phoenix http://localhost:6006")
 def publish(
     matrix: MatrixArgument = None,
@@ -221,10 +243,11 @@ def main() -> NoReturn:
 
 def exit_code(error: Exception) -> int | None:
     """The exit status of an error that is told in one message; None for a bug, which shows its traceback."""
+    from grading.judge.openai import JudgeMisconfigured
     from grading.store import NotFound, StoreError
     from grading.yaml_file import FileError
 
-    if isinstance(error, FileError | NotFound | StoreError):
+    if isinstance(error, FileError | NotFound | StoreError | JudgeMisconfigured):
         return BAD_INPUT
     from grading.runner import WorkersFailing
 

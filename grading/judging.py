@@ -10,7 +10,9 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import orjson
@@ -22,6 +24,7 @@ from grading.judge.configuration import (
     LiteralConfiguration,
     OpenAIConfiguration,
     RegisteredJudge,
+    configuration_hash,
 )
 from grading.judge.judgment import CostComponent, Judgment, Receipt, Vote, binding, carried
 from grading.judge.qualification import CONFIGURATION_MISMATCH, Qualification, Scope, Uncalibrated
@@ -123,15 +126,19 @@ def judge_matrix(
     Raises:
         JudgeMisconfigured: the judge cannot be asked from here; nothing was called.
     """
-    mine = judge is None
-    opened = judge if judge is not None else load_judge(registered)
-    try:
+    opened = ExitStack()
+
+    def open_judge() -> Judge:
+        if judge is not None:
+            return judge
+        loaded = load_judge(registered)
+        opened.callback(loaded.close)
+        return loaded
+
+    with opened:
         return _Judging(
-            store, matrix, manifest, registered, opened, qualification or Uncalibrated(), collect, watch, clock
+            store, matrix, manifest, registered, open_judge, qualification or Uncalibrated(), collect, watch, clock
         ).run()
-    finally:
-        if mine:
-            opened.close()
 
 
 @dataclass(slots=True)
@@ -151,6 +158,15 @@ class _Pending:
     hopeless: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A request on its way, and the ledgers that wait for it: equal ones are asked about once."""
+
+    request: bytes
+    votes: Future[list[Vote] | _Pending]
+    items: list[_Item] = field(default_factory=list)
+
+
 class _Judging:
     def __init__(
         self,
@@ -158,7 +174,7 @@ class _Judging:
         matrix: reading.Matrix,
         manifest: Manifest,
         registered: RegisteredJudge,
-        judge: Judge,
+        open_judge: Callable[[], Judge],
         qualification: Qualification,
         collect: bool,
         watch: Callable[[Judged], None],
@@ -169,7 +185,7 @@ class _Judging:
         self._registered = registered
         self._configuration = registered.configuration
         self._configuration_hash = registered.configuration_hash()
-        self._judge = judge
+        self._open_judge = open_judge
         self._qualification = qualification
         self._collect = collect
         self._watch = watch
@@ -192,10 +208,7 @@ class _Judging:
     def run(self) -> Judged:
         document = canonical(self._configuration.model_dump(mode="json"))
         judgments.register_judge(self._store, self._configuration_hash, document)
-        connection = self._registered.connection
-        self._admission = Admission(connection.budget if connection is not None else None, self._spent_before())
-        waiting: dict[Future[list[Vote] | _Pending], list[_Item]] = {}
-        by_request: dict[str, Future[list[Vote] | _Pending]] = {}
+        asked: dict[str, _Asked] = {}
         with ThreadPoolExecutor(self._concurrency, thread_name_prefix="judge") as pool:
             try:
                 for item in self._items():
@@ -204,16 +217,14 @@ class _Judging:
                         self._settle(item, request, self._votes(sha256(request), request))
                         continue
                     name = sha256(request)
-                    future = by_request.get(name)
-                    if future is None:
-                        future = by_request[name] = pool.submit(self._votes, name, request)
-                        waiting[future] = []
-                    waiting[future].append(item)
-                    self._requests[name] = request
-                    while len(by_request) >= 2 * self._concurrency:
-                        self._collect_answers(waiting, by_request)
-                while waiting:
-                    self._collect_answers(waiting, by_request)
+                    if name not in asked:
+                        assert self._admission is not None  # made here, before threads share it
+                        asked[name] = _Asked(request, pool.submit(self._votes, name, request))
+                    asked[name].items.append(item)
+                    while len(asked) >= 2 * self._concurrency:
+                        self._take_answers(asked)
+                while asked:
+                    self._take_answers(asked)
             except BaseException:
                 # What is being asked arrives and is stored by its thread; nothing else is asked.
                 self._stopped = self._stopped or _Pending(JUDGE_UNAVAILABLE, "judging was stopped")
@@ -221,16 +232,28 @@ class _Judging:
                 self._write()
                 raise
         self._write()
-        self._outcome.spent = total_spent(_costs(judgments.calls(self._store, self._matrix.id, self._configuration_hash)))
+        self._outcome.spent = total_spent(
+            _costs(judgments.calls(self._store, self._matrix.id, self._configuration_hash))
+        )
         return self._outcome
+
+    @cached_property
+    def _judge(self) -> Judge:
+        """Opened once there is something to ask: where nothing counts, no key is needed."""
+        return self._open_judge()
+
+    @cached_property
+    def _admission(self) -> Admission:
+        connection = self._registered.connection
+        return Admission(connection.budget if connection is not None else None, self._spent_before())
 
     def _items(self) -> Iterator[_Item]:
         """The ledgers that may be judged now; the refused ones are settled on the way."""
-        for trials in _in_groups(reading.trials(self._store, self._matrix.id, states=["delivered", "graded"], ledgers=True)):
+        for trials in _in_groups(
+            reading.trials(self._store, self._matrix.id, states=["delivered", "graded"], ledgers=True)
+        ):
             attempts = [one.evidence_attempt_id for one in trials if one.evidence_attempt_id is not None]
-            known = judgments.latest(
-                self._store, attempts, self._configuration_hash, self._qualification.inputs_hash
-            )
+            known = judgments.latest(self._store, attempts, self._configuration_hash, self._qualification.inputs_hash)
             for trial in trials:
                 if trial.evidence_attempt_id is None or trial.ledger is None:
                     continue
@@ -240,7 +263,7 @@ class _Judging:
                     self._outcome.before += 1
                     continue
                 now = self._clock()
-                reason = self._qualification.check(now, self._scope, self._configuration)
+                reason = self._qualification.check(now, self._scope, self._configuration_hash)
                 if reason is not None and not self._collect:
                     self._refuse(trial.evidence_attempt_id, now, reason)
                     continue
@@ -297,7 +320,9 @@ class _Judging:
             self._keep(call, name, request, index, "unavailable", canonical(document))
             return _Pending(JUDGE_UNAVAILABLE, str(error), error.hopeless)
         vote = _vote(index, call, answer)
-        tokens = None if vote.input_tokens is None or vote.output_tokens is None else vote.input_tokens + vote.output_tokens
+        tokens = (
+            None if vote.input_tokens is None or vote.output_tokens is None else vote.input_tokens + vote.output_tokens
+        )
         if answer.cost == NOT_DISPATCHED:
             self._admission.settle(most, 0, Cost("known", 0))
         else:
@@ -331,24 +356,17 @@ class _Judging:
 
     # Settling: in the thread that reads the store
 
-    def _collect_answers(
-        self,
-        waiting: dict[Future[list[Vote] | _Pending], list[_Item]],
-        by_request: dict[str, Future[list[Vote] | _Pending]],
-    ) -> None:
-        done, _ = wait(waiting, timeout=_GROUP_SECONDS, return_when=FIRST_COMPLETED)
-        for future in done:
-            name = next(name for name, each in by_request.items() if each is future)
-            del by_request[name]
-            items = waiting.pop(future)
-            request = self._requests[name]
-            votes = future.result()
+    def _take_answers(self, asked: dict[str, "_Asked"]) -> None:
+        done, _ = wait([one.votes for one in asked.values()], timeout=_GROUP_SECONDS, return_when=FIRST_COMPLETED)
+        for name in [name for name, one in asked.items() if one.votes in done]:
+            one = asked.pop(name)
+            votes = one.votes.result()
             self._note(votes)
-            for position, item in enumerate(items):
-                if position and isinstance(votes, list):
+            for position, item in enumerate(one.items):
+                if position == 1 and isinstance(votes, list):
                     # It was asked once; to the others it is as good as from the cache.
                     votes = [vote.model_copy(update={"cached": vote.call is not None}) for vote in votes]
-                self._settle(item, request, votes)
+                self._settle(item, one.request, votes)
         if self._rows and time.monotonic() - self._wrote >= _GROUP_SECONDS:
             self._write()
 
@@ -377,26 +395,30 @@ class _Judging:
         verdict, explanation, error = verdict_of(list(votes))
         checked = self._clock()
         unqualified = self._check_after(checked, votes)
-        common = {
-            "criterion": self._scope.criterion,
-            "configuration_hash": self._configuration_hash,
-            "calibration_hash": self._qualification.calibration_hash,
-            "request_hash": request_hash,
-            "verdict": verdict,
-            "explanation": explanation,
-        }
         receipt = None
         if unqualified is None:
             bound = binding(item.content, self._cases[item.case_id], self._scope.policy_version)
             receipt = Receipt(
-                **common,
-                **bound.model_dump(),
+                criterion=self._scope.criterion,
                 judge_version=self._configuration.version,
+                configuration_hash=self._configuration_hash,
+                calibration_hash=self._qualification.calibration_hash,
+                message_hash=bound.message_hash,
+                claims_hash=bound.claims_hash,
+                context_hash=bound.context_hash,
+                request_hash=request_hash,
+                verdict=verdict,
+                explanation=explanation,
                 started=min(vote.started for vote in votes),
                 ended=max(vote.ended for vote in votes),
             )
         return Judgment(
-            **common,
+            criterion=self._scope.criterion,
+            configuration_hash=self._configuration_hash,
+            calibration_hash=self._qualification.calibration_hash,
+            request_hash=request_hash,
+            verdict=verdict,
+            explanation=explanation,
             qualification=self._qualification.inputs_hash,
             checked_before=item.checked,
             checked_after=checked,
@@ -411,7 +433,7 @@ class _Judging:
         """Asks again, of the judge that really answered: the provider may have put another model in its place."""
         for vote in votes:
             answered = _answered(self._configuration, vote)
-            reason = self._qualification.check(checked, self._scope, answered)
+            reason = self._qualification.check(checked, self._scope, configuration_hash(answered))
             if reason is None and answered != self._configuration:
                 reason = CONFIGURATION_MISMATCH
             if reason is not None:
@@ -460,8 +482,7 @@ class _Judging:
         if rows:
             judgments.add_judgments(self._store, rows, requests)
             self._watch(self._outcome)
-        for name, _ in requests:
-            self._requests.pop(name, None)
+        self._requests.clear()
 
 
 def _vote(index: int, call: str | None, answer: Answer) -> Vote:

@@ -73,7 +73,9 @@ class RegisteredRedaction(WireModel):
 
     @classmethod
     def of(cls, redaction: Redaction) -> "RegisteredRedaction":
-        packaged = [Replacement(pattern=PACKAGED[name][0], replacement=PACKAGED[name][1]) for name in redaction.packaged]
+        packaged = [
+            Replacement(pattern=PACKAGED[name][0], replacement=PACKAGED[name][1]) for name in redaction.packaged
+        ]
         return cls(rules=[*packaged, *redaction.replace])
 
 

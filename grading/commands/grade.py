@@ -7,6 +7,7 @@ from collections import Counter
 import orjson
 
 from grading.commands import one_matrix, open_store
+from grading.commands.judge import judge_stage, tell
 from grading.graders import load_grader
 from grading.grading import stored_grade
 from grading.manifest import Manifest
@@ -40,13 +41,19 @@ def grade(word: str | None, *, store: str, json: bool) -> None:
             if len(group) >= _GROUP:
                 write()
         write()
+        judged = judge_stage(opened, matrix, manifest, manifest.judge) if manifest.judge is not None else None
         summary = summary_of(opened, matrix)
     if json:
-        print(json_format.dumps({"version": 1, "matrix": matrix.name, **outcomes, "summary": summary.to_json()}))
+        document = {"version": 1, "matrix": matrix.name, **outcomes, "summary": summary.to_json()}
+        if judged is not None:
+            document["judging"] = judged.to_json()
+        print(json_format.dumps(document))
         return
     print(
         f"{outcomes['added']} grades added, {outcomes['repeated']} were there already"
         + (f", {outcomes['conflicting']} contradict an earlier one of this version" if outcomes["conflicting"] else ""),
         file=sys.stderr,
     )
+    if judged is not None:
+        tell(judged, matrix.name)
     print(summary.plain(), end="")

@@ -12,6 +12,7 @@ from types import FrameType
 import typer
 
 from grading.commands import INTERRUPTED, LEFT, MISSING, UNPUBLISHED, beside, console, fail, one_matrix, open_store
+from grading.commands.judge import judge_stage, tell
 from grading.commands.publish import Target, publish_to
 from grading.manifest import Manifest, ResolvedStudy, differences, resolve
 from grading.planning import register
@@ -104,12 +105,17 @@ def _advance(
         if runner.stopped:
             print("cellwise: stopped; cellwise resume finishes the rest", file=sys.stderr)
             raise typer.Exit(INTERRUPTED)
+        judged = None
+        if study.manifest.judge is not None and not runner.draining:
+            judged = judge_stage(opened, matrix, study.manifest, study.manifest.judge)
+            tell(judged, matrix.name)
         summary = summary_of(opened, matrix)
         if not json:
             sys.stdout.write(summary.plain())
             sys.stdout.flush()
         published = publish_to(target, opened, matrix)
-    code = status_of(opened, matrix, published=published is not None or target.off)
+    pending = judged is not None and bool(judged.pending)
+    code = status_of(opened, matrix, published=published is not None or target.off, pending=pending)
     if json:
         result = {
             "version": 1,
@@ -118,6 +124,7 @@ def _advance(
             "manifest": matrix.manifest_hash,
             "state": matrix.state,
             "summary": summary.to_json(),
+            **({"judging": judged.to_json()} if judged is not None else {}),
             "phoenix": published,
             "status": code,
         }
@@ -127,12 +134,12 @@ def _advance(
         raise typer.Exit(code)
 
 
-def status_of(store: Store, matrix: reading.Matrix, *, published: bool) -> int:
-    """The exit status that a matrix deserves as it is now."""
+def status_of(store: Store, matrix: reading.Matrix, *, published: bool, pending: bool = False) -> int:
+    """The exit status that a matrix deserves as it is now; ``pending``: judgments are."""
     counts = reading.counts(store, matrix.id)
     if counts["missing"]:
         return MISSING
-    if counts["open"] or counts["leased"] or counts["delivered"]:
+    if counts["open"] or counts["leased"] or counts["delivered"] or pending:
         return LEFT
     return 0 if published else UNPUBLISHED
 

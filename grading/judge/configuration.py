@@ -67,7 +67,7 @@ KeyName = Annotated[str, AfterValidator(_environment_name)]
 
 
 class Prices(WireModel):
-    """What the provider charges, in dollars for a million tokens. Discounts are not known, so a cost is an upper one."""
+    """What the provider charges. Discounts are not known, so a cost is an upper one."""
 
     model_config = ConfigDict(use_attribute_docstrings=True)
 
@@ -115,7 +115,7 @@ class OpenAIDecides(WireModel):
     """The longest answer; one that is cut off is an abstention."""
     longest_request: Annotated[int, Field(ge=1_000, le=10_000_000)] = 100_000
     """Bytes of evidence; a larger one is not sent and not shortened, the judge abstains."""
-    token_limit: Literal["max_completion_tokens", "max_tokens"] = "max_completion_tokens"
+    limit_field: Literal["max_completion_tokens", "max_tokens"] = "max_completion_tokens"
     """How the API calls the limit of output tokens; older servers know max_tokens alone."""
 
 
@@ -229,9 +229,7 @@ def registered(written: Literal["literal"] | WrittenOpenAIJudge, world: str) -> 
         }
     )
     connection = JudgeConnection(**{name: getattr(written, name) for name in JudgeConnection.model_fields})
-    return RegisteredJudge(
-        configuration=configuration, policy_version=POLICY_VERSIONS[world], connection=connection
-    )
+    return RegisteredJudge(configuration=configuration, policy_version=POLICY_VERSIONS[world], connection=connection)
 
 
 def openai_version() -> str:

@@ -6,10 +6,11 @@ says where it is given; after the last try the judge is unavailable. Every answe
 """
 
 import os
+import threading
 import time
 from typing import Any
 
-from grading.cost import NOT_DISPATCHED
+from grading.cost import NOT_DISPATCHED, UNKNOWN
 from grading.judge import Answer, Reservation, Unavailable
 from grading.judge.answer import SCHEMA, read
 from grading.judge.budget import cost_of
@@ -20,6 +21,8 @@ from grading.judge.rubric import RubricReference, reference, rubric
 
 _ABOUT_THE_REQUEST = {"context_length_exceeded": "ContextLength", "content_filter": "ContentFilter"}
 """Codes of a 400 that are the provider's answer to this very evidence: it would say the same again."""
+_LONGEST_HOLD = 120.0
+"""Seconds, the same as the SDK waits at most."""
 _TEMPLATE_TOKENS = 1_000
 """What a provider may add around messages and schema."""
 
@@ -43,7 +46,8 @@ class OpenAIJudge:
         self._rubric = _registered_text(configuration.rubric)
         key = api_key(connection)
         self.votes = configuration.votes
-        self._pace = Pace(connection.requests_per_minute)
+
+        self._tries = _Tries()
 
         import openai
 
@@ -53,9 +57,7 @@ class OpenAIJudge:
             base_url=configuration.base_url,
             timeout=float(connection.timeout_seconds),
             max_retries=connection.retries,
-            http_client=openai.DefaultHttpxClient(
-                event_hooks={"request": [lambda _: self._pace.wait()], "response": [self._held]}
-            ),
+            http_client=_http_client(Pace(connection.requests_per_minute), self._tries),
         )
 
     def close(self) -> None:
@@ -72,20 +74,24 @@ class OpenAIJudge:
 
     def vote(self, request: bytes, index: int) -> Answer:
         started = _now()
+        self._tries.unsettled = 0
         try:
             body = self._ask(request, index)
         except self._openai.APIConnectionError as error:
-            # A time-out is one of them: what was sent may have been answered, and billed.
-            raise self._unavailable(error, started, dispatched=True, hopeless=False) from error
+            raise self._unavailable(error, started, hopeless=False) from error
         except self._openai.APIStatusError as error:
             about = _ABOUT_THE_REQUEST.get(str(error.code)) if error.status_code == 400 else None
             if about is not None:
                 told = f"the provider refuses the request: {about}"
-                return Answer("abstain", told, about, None, None, None, NOT_DISPATCHED, started, _now())
+                cost = UNKNOWN if self._tries.unsettled else NOT_DISPATCHED
+                return Answer("abstain", told, about, None, None, None, cost, started, _now())
             passing = error.status_code in (408, 409, 429) or error.status_code >= 500
-            raise self._unavailable(error, started, dispatched=passing, hopeless=not passing) from error
+            raise self._unavailable(error, started, hopeless=not passing) from error
         answer = read(body)
         cost = cost_of(self._prices, answer.input_tokens, answer.output_tokens)
+        if self._tries.unsettled:
+            # An earlier try went unanswered and may be on the bill all the same.
+            cost = UNKNOWN
         return Answer(
             answer.verdict,
             answer.explanation,
@@ -105,7 +111,7 @@ class OpenAIJudge:
             "messages": messages(self._rubric, request),
             "temperature": float(configuration.temperature),
             "seed": configuration.seed + index,
-            configuration.token_limit: configuration.output_tokens,
+            configuration.limit_field: configuration.output_tokens,
             "n": 1,
             "response_format": {
                 "type": "json_schema",
@@ -116,19 +122,54 @@ class OpenAIJudge:
         content: bytes = response.http_response.content
         return content
 
-    def _held(self, response: Any) -> None:
-        """A pause that one call is asked for is a pause for all of them."""
-        if response.status_code == 429:
-            try:
-                self._pace.hold(min(float(response.headers.get("retry-after", "0")), 120.0))
-            except ValueError:
-                pass  # a date: the call that received it waits for it, by the SDK
-
-    def _unavailable(self, error: Exception, started: int, *, dispatched: bool, hopeless: bool) -> Unavailable:
+    def _unavailable(self, error: Exception, started: int, *, hopeless: bool) -> Unavailable:
         told = f"{type(error).__name__}: {error}"
         return Unavailable(
-            type(error).__name__, told[:500], dispatched=dispatched, hopeless=hopeless, started=started, ended=_now()
+            type(error).__name__,
+            told[:500],
+            dispatched=self._tries.unsettled > 0,
+            hopeless=hopeless,
+            started=started,
+            ended=_now(),
         )
+
+
+class _Tries(threading.local):
+    """Of one thread's call: the tries that may have been worked on, and billed, without an answer."""
+
+    unsettled = 0
+
+
+def _http_client(pace: Pace, tries: _Tries) -> Any:
+    """The SDK's HTTP client, which sends at a pace and counts what became of each try."""
+    import httpx2
+    import openai
+
+    class Client(openai.DefaultHttpxClient):
+        def send(self, *arguments: Any, **settings: Any) -> Any:
+            pace.wait()
+            try:
+                response = super().send(*arguments, **settings)
+            except (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout):
+                raise
+            except httpx2.RequestError:
+                tries.unsettled += 1
+                raise
+            if response.status_code == 429:
+                pace.hold(_seconds(response.headers.get("retry-after")))
+            elif response.status_code >= 500 or response.status_code == 408:
+                tries.unsettled += 1
+            return response
+
+    return Client()
+
+
+def _seconds(retry_after: str | None) -> float:
+    """A pause that one call is asked for is a pause for all. A date is waited for by that call alone, in the SDK."""
+    try:
+        return min(max(float(retry_after or 0), 0.0), _LONGEST_HOLD)
+    except ValueError:
+        return 0.0
 
 
 def api_key(connection: JudgeConnection) -> str:

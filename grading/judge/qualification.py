@@ -7,7 +7,6 @@ calibration no judgment counts.
 from typing import Protocol
 
 from grading.judge import Criterion
-from grading.judge.configuration import LiteralConfiguration, OpenAIConfiguration
 from simulator.canonical import canonical_hash
 from simulator.model import WireModel
 
@@ -34,14 +33,13 @@ class Qualification(Protocol):
     def inputs_hash(self) -> str:
         """Of everything but the clock that decides: judgments are keyed by it."""
 
-    def check(
-        self, when: int, scope: Scope, configuration: LiteralConfiguration | OpenAIConfiguration
-    ) -> str | None:
+    def check(self, when: int, scope: Scope, configuration_hash: str) -> str | None:
         """The reason why a judgment does not count, None where it does.
 
         Args:
             when: microseconds since 1970-01-01T00:00:00Z.
-            configuration: after a call, with the model that the provider says answered.
+            configuration_hash: the judge's; after a call, of the configuration with the model that the provider says
+                answered.
         """
 
 
@@ -51,7 +49,5 @@ class Uncalibrated:
     calibration_hash = None
     inputs_hash = canonical_hash({"version": 1, "calibration": None})
 
-    def check(
-        self, when: int, scope: Scope, configuration: LiteralConfiguration | OpenAIConfiguration
-    ) -> str | None:
+    def check(self, when: int, scope: Scope, configuration_hash: str) -> str | None:
         return NO_CALIBRATION

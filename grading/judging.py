@@ -30,7 +30,7 @@ from grading.judge.judgment import CostComponent, Judgment, Receipt, Vote, bindi
 from grading.judge.qualification import CONFIGURATION_MISMATCH, Qualification, Scope, Uncalibrated
 from grading.manifest import Manifest
 from grading.projection import semantic
-from grading.redaction import redactor
+from grading.redaction import Redactor
 from grading.store import Store, judgments, reading
 from simulator.canonical import canonical, sha256
 
@@ -196,7 +196,7 @@ class _Judging:
             policy_version=registered.policy_version,
         )
         self._cases = {case.id: case.model_dump(mode="json") for case in manifest.cases}
-        self._redact = redactor(manifest.redaction)
+        self._redactor = Redactor(manifest.redaction)
         self._concurrency = registered.connection.concurrency if registered.connection is not None else 1
         self._rows: list[judgments.StoredJudgment] = []
         self._requests: dict[str, bytes] = {}
@@ -212,7 +212,7 @@ class _Judging:
         with ThreadPoolExecutor(self._concurrency, thread_name_prefix="judge") as pool:
             try:
                 for item in self._items():
-                    request = canonical(self._redact(semantic(item.content, self._scope.policy_version)))
+                    request = canonical(self._redactor.value(semantic(item.content, self._scope.policy_version)))
                     if not self._judge.dispatches:
                         self._settle(item, request, self._votes(sha256(request), request))
                         continue

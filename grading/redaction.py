@@ -1,12 +1,10 @@
 """Redaction: what a matrix keeps from leaving for a judge, for Phoenix or for a report.
 
-Applied to every text of a JSON value, the names of members included, before anything is cut or encoded, so that half of
-a number cannot slip through. The store keeps the original. Patterns are Python regular expressions of the operator's;
+Applied to every text of a JSON value before anything is cut or encoded, so that half of a number cannot slip through. The store keeps the original. Patterns are Python regular expressions of the operator's;
 what they match is for the operator to test: a redaction that misses something says nothing.
 """
 
 import re
-from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, ConfigDict, Field, StringConstraints, model_validator
@@ -79,35 +77,41 @@ class RegisteredRedaction(WireModel):
         return cls(rules=[*packaged, *redaction.replace])
 
 
-Redact = Callable[[Any], Any]
-"""From a JSON value to the one that may leave."""
+class Redactor:
+    """From JSON values to the ones that may leave; without a redaction, as they are."""
 
+    def __init__(self, redaction: RegisteredRedaction | None) -> None:
+        rules = redaction.rules if redaction is not None else []
+        self._rules = [(re.compile(rule.pattern), rule.replacement) for rule in rules]
 
-def redactor(redaction: RegisteredRedaction | None) -> Redact:
-    """The function that a redaction is; without one, a value leaves as it is."""
-    if redaction is None:
-        return lambda value: value
-    rules = [(re.compile(rule.pattern), rule.replacement) for rule in redaction.rules]
-    return lambda value: _redacted(value, rules)
-
-
-def _redacted(value: Any, rules: Sequence[tuple[re.Pattern[str], str]]) -> Any:
-    if isinstance(value, str):
-        for pattern, replacement in rules:
+    def text(self, text: str) -> str:
+        for pattern, replacement in self._rules:
             # A function, so that a backslash in the replacement stays one.
-            value = pattern.sub(lambda _, text=replacement: text, value)  # type: ignore[misc]
-        return value
-    if isinstance(value, dict):
+            text = pattern.sub(lambda _, text=replacement: text, text)  # type: ignore[misc]
+        return text
+
+    def value(self, value: Any, *, names: bool = False) -> Any:
+        """Every text of a value.
+
+        Args:
+            names: the names of members too. Below a member called ``arguments`` they are in any case, since an agent
+                chose them; the others are ours.
+        """
+        if not self._rules:
+            return value
+        if isinstance(value, str):
+            return self.text(value)
+        if isinstance(value, list | tuple):
+            return [self.value(item, names=names) for item in value]
+        if not isinstance(value, dict):
+            return value
         redacted: dict[str, Any] = {}
         for name, item in value.items():
-            known = shown = _redacted(name, rules)
+            known = shown = self.text(name) if names else name
             count = 1
             while shown in redacted:
                 # Two names that are redacted to the same text are still two members.
                 count += 1
                 shown = f"{known} ({count})"
-            redacted[shown] = _redacted(item, rules)
+            redacted[shown] = self.value(item, names=names or name == "arguments")
         return redacted
-    if isinstance(value, list | tuple):
-        return [_redacted(item, rules) for item in value]
-    return value

@@ -1,7 +1,8 @@
 """Redaction: what a matrix keeps from leaving for a judge, for Phoenix or for a report.
 
-Applied to every text of a JSON value before anything is cut or encoded, so that half of a number cannot slip through. The store keeps the original. Patterns are Python regular expressions of the operator's;
-what they match is for the operator to test: a redaction that misses something says nothing.
+Applied to every text of a JSON value before anything is cut or encoded, so that half of a number cannot slip through.
+The store keeps the original. Patterns are Python regular expressions of the operator's; what they match is for the
+operator to test: a redaction that misses something says nothing.
 """
 
 import re

@@ -40,7 +40,9 @@ def completion(
         "id": "one",
         "object": "chat.completion",
         "created": 0,
-        "choices": [{"index": 0, "finish_reason": finish, "message": {"role": "assistant", "content": said, **message}}],
+        "choices": [
+            {"index": 0, "finish_reason": finish, "message": {"role": "assistant", "content": said, **message}}
+        ],
         "usage": {"prompt_tokens": 1000, "completion_tokens": 50, "total_tokens": 1050} if usage == "usual" else usage,
     }
     if model is not None:
@@ -50,7 +52,9 @@ def completion(
 
 def error(status: int, code: str | None = None, **headers: str) -> Reply:
     body = json.dumps({"error": {"message": f"status {status}", "type": "error", "code": code}}).encode()
-    return Reply(status, body, {"content-type": "application/json", **{k.replace("_", "-"): v for k, v in headers.items()}})
+    return Reply(
+        status, body, {"content-type": "application/json", **{k.replace("_", "-"): v for k, v in headers.items()}}
+    )
 
 
 Behaviour = Callable[[int, dict[str, Any]], Reply]

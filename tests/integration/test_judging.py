@@ -1,5 +1,5 @@
 """What a user can rely on when stored messages are judged: no agent runs again, no call is paid for twice, what could
-not be asked is pending, what could not be used is an abstention, and a judge's word counts only where it is qualified."""
+not be asked is pending, what could not be used is an abstention, and a judge's word counts only if it is qualified."""
 
 import shutil
 import sqlite3

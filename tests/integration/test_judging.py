@@ -1,8 +1,12 @@
 """What a user can rely on when stored messages are judged: no agent runs again, no call is paid for twice, what could
 not be asked is pending, what could not be used is an abstention, and a judge's word counts only if it is qualified."""
 
+import json
+import os
 import shutil
 import sqlite3
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
@@ -22,6 +26,7 @@ from grading.judging import Judged, judge_matrix
 from grading.manifest import Manifest, resolve
 from grading.planning import register
 from grading.projection import semantic
+from grading.redaction import Redaction, RegisteredRedaction, Replacement
 from grading.results import summary_of
 from grading.runner import Runner
 from grading.semantic import semantic_of
@@ -487,3 +492,151 @@ def test_what_is_sent_is_what_was_registered(store: Store, fake: Provider) -> No
 def test_a_connection_needs_prices_for_a_budget_in_dollars() -> None:
     with pytest.raises(ValueError, match="dollars can only be counted with prices"):
         JudgeConnection(budget=Budget(dollars="1"))
+
+
+def test_nothing_of_the_evaluators_leaves_for_the_provider(store: Store, fake: Provider) -> None:
+    judge(store, openai_judge(fake))
+    (matrix,) = reading.matrices(store)
+    manifest = Manifest.from_document(reading.manifest(store, matrix.id))
+    forbidden = [name for one in manifest.conditions for name in (one.name, one.agent.name)]
+    forbidden += [case.id for case in manifest.cases]
+    forbidden += ["expectation", "clarifications", "repetition", "wrong_order_commits", "task_completed"]
+    for body in fake.requests:
+        _, user = body["messages"]
+        # The words of the utterances and messages hold none of these names either.
+        assert not [name for name in forbidden if f'"{name}"' in user["content"]]
+        assert "mutant" not in user["content"]
+    # The one scripted reply was given to some agents and not to others: only the former's judge may see it.
+    reply = "The blue backpack bought on 2026-08-01."
+    given = [body for body in fake.requests if f'"result":"{reply}"' in body["messages"][1]["content"]]
+    with_reply = [body for body in fake.requests if reply in body["messages"][1]["content"]]
+    assert 0 < len(given) == len(with_reply) < len(fake.requests)
+
+
+def test_a_process_that_dies_after_the_calls_pays_for_none_of_them_again(
+    store: Store, fake: Provider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Killed(BaseException):
+        pass
+
+    def die(*_: Any) -> Any:
+        raise Killed
+
+    asked = openai_judge(fake)
+    with monkeypatch.context() as patched:
+        patched.setattr(judgments, "add_judgments", die)
+        with pytest.raises(Killed):
+            judge(store, asked)
+    assert stored(store, asked) == [None] * LEDGERS
+    paid = len(fake.requests)
+    assert paid > 0
+    outcome = judge(store, asked)
+    different = {one.request_hash for one in documents(store, asked)}
+    assert outcome.judged == LEDGERS
+    assert len(fake.requests) == max(paid, len(different))
+    assert outcome.spent is not None
+    assert outcome.spent.unknown + outcome.spent.known == len(fake.requests)
+
+
+def test_a_redaction_keeps_text_from_the_judge_and_the_store_keeps_it(store: Store, fake: Provider) -> None:
+    (matrix,) = reading.matrices(store)
+    manifest = Manifest.from_document(reading.manifest(store, matrix.id))
+    rules = Redaction(replace=[Replacement(pattern="blue backpack", replacement="[item]")])
+    redacted = manifest.model_copy(update={"redaction": RegisteredRedaction.of(rules)})
+    asked = openai_judge(fake)
+    judge_matrix(store, matrix, redacted, asked, qualification=Qualified())
+    sent = json.dumps(fake.requests)
+    assert "backpack" not in sent
+    assert "[item]" in sent
+    assert any(b"blue backpack" in (trial.ledger or b"") for trial in reading.trials(store, matrix.id, ledgers=True))
+    # What was seen is part of the key: without the redaction it is another question.
+    calls = len(fake.requests)
+    judge(store, asked, qualification=Qualified(calibration="two"))
+    assert len(fake.requests) > calls
+
+
+def test_a_store_of_before_there_were_judges_is_upgraded_with_everything_in_it(tmp_path: Path) -> None:
+    from alembic import command
+
+    from grading.store.migrating import alembic_config
+
+    with Store.open(tmp_path / "old.db") as new, new.transaction("migrate") as connection:
+        for name in ("judgment", "judge_call", "judge_request", "judge_configuration"):
+            connection.exec_driver_sql(f"DROP TABLE {name}")
+        connection.exec_driver_sql("UPDATE cellwise_version SET version_num = '0001'")
+        connection.exec_driver_sql(
+            "INSERT INTO matrix (manifest_hash, name, manifest, state, created) VALUES ('sha256:0', 'old', x'7b7d', "
+            "'complete', 1)"
+        )
+    with Store.open(tmp_path / "old.db") as upgraded:
+        assert [one.name for one in reading.matrices(upgraded)] == ["old"]
+        assert judgments.calls(upgraded, 1) == []
+        with upgraded.transaction("migrate") as connection:
+            # The models and the migrations say the same.
+            command.check(alembic_config(connection))
+
+
+# The command line
+
+
+def cellwise(folder: Path, *arguments: str, environment: dict[str, str] | None = None) -> tuple[int, str, str]:
+    done = subprocess.run(
+        [sys.executable, "-m", "grading.command_line", *arguments],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "COLUMNS": "200", **(environment or {})},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_a_person_judges_stored_messages_with_another_judge_and_compares_the_two(
+    store: Store, fake: Provider, tmp_path: Path
+) -> None:
+    at = ["--store", str(tmp_path / "store.db")]
+    status, table_, told = cellwise(tmp_path, "judge", *at, "--collect")
+    assert status == 0
+    assert "24 messages judged, 0 were judged before" in told
+    assert table_.splitlines()[0].split("  ")[-1] == "unqualified"
+    (tmp_path / "other.yaml").write_text(
+        f"version: 1\njudge: {{type: openai, model: {MODEL}, base_url: '{fake.url}', api_key_env: null, retries: 0}}\n"
+    )
+    status, out, _ = cellwise(tmp_path, "judge", *at, "--judge", "other.yaml", "--collect", "--json")
+    found = json.loads(out)
+    assert (status, found["judged"], found["pending"]) == (0, 24, {})
+    assert found["against_registered"] == [
+        {"registered": "fail", "other": "pass", "count": 8},
+        {"registered": "pass", "other": "pass", "count": 16},
+    ]
+    # The matrix's own judge is what status and show tell of.
+    status, out, _ = cellwise(tmp_path, "status", *at, "--json")
+    assert json.loads(out)["summary"]["conditions"][0]["semantic"]["unqualified"] == {"no_calibration": 8}
+    status, out, _ = cellwise(tmp_path, "show", "settles/explicit-description/0", *at)
+    assert "unqualified: no calibration" in out
+    assert "the judge said fail, which does not count" in out
+
+
+def test_pending_judgments_have_an_exit_status_of_their_own(store: Store, fake: Provider, tmp_path: Path) -> None:
+    fake.behave = lambda _number, _body: error(503)
+    (tmp_path / "other.yaml").write_text(
+        f"version: 1\njudge: {{type: openai, model: {MODEL}, base_url: '{fake.url}', api_key_env: null, retries: 0}}\n"
+    )
+    at = ["--store", str(tmp_path / "store.db"), "--judge", "other.yaml", "--collect"]
+    status, table_, told = cellwise(tmp_path, "judge", *at)
+    assert status == 4
+    assert "24 pending: judge_unavailable; cellwise judge judged tries again" in told
+    assert "judgment pending" in table_.splitlines()[0]
+    status, _, told = cellwise(tmp_path, "judge", "--store", str(tmp_path / "store.db"), "--judge", "absent.yaml")
+    assert (status, "absent.yaml" in told) == (2, True)
+
+
+def test_a_study_with_a_judge_runs_from_the_file_to_the_table(judged_study: Path, tmp_path: Path) -> None:
+    shutil.copy(judged_study / "cases.yaml", tmp_path)
+    (tmp_path / "matrix.yaml").write_text(MATRIX)
+    status, out, told = cellwise(tmp_path, "run", "matrix.yaml", "--phoenix", "off", "--json")
+    found = json.loads(out)
+    assert (status, found["judging"]["refused"]) == (0, {"no_calibration": LEDGERS}), told
+    assert found["summary"]["conditions"][0]["semantic"]["joint"] == 0
+    status, out, told = cellwise(tmp_path, "grade")
+    assert (status, "24 not judged, the judge does not count: no_calibration" in told) == (0, True)

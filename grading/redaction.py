@@ -14,10 +14,11 @@ from simulator.model import WireModel
 
 PackagedName = Literal["email", "card-number", "iban", "phone"]
 
+# An IBAN's digits look like a card's, so it comes first.
 PACKAGED: dict[PackagedName, tuple[str, str]] = {
     "email": (r"[A-Za-z0-9.!#$%&'*+/=?^_`{|}~-]{1,64}@[A-Za-z0-9-]{1,63}(?:\.[A-Za-z0-9-]{1,63}){1,8}", "[email]"),
-    "card-number": (r"(?<![0-9])[0-9](?:[ -]?[0-9]){12,18}(?![0-9])", "[card number]"),
     "iban": (r"\b[A-Z]{2}[0-9]{2}(?: ?[A-Z0-9]{4}){2,7}(?: ?[A-Z0-9]{1,3})?\b", "[IBAN]"),
+    "card-number": (r"(?<![0-9])[0-9](?:[ -]?[0-9]){12,18}(?![0-9])", "[card number]"),
     "phone": (r"(?<![\w+])\+[0-9](?:[ ()./-]{0,2}[0-9]){6,14}(?![0-9])", "[phone number]"),
 }
 
@@ -47,7 +48,7 @@ class Replacement(WireModel):
 
 
 class Redaction(WireModel):
-    """What is replaced before anything leaves, in this order: the packaged ones, then one's own."""
+    """What is replaced before anything leaves, the packaged kinds first, then one's own in their order."""
 
     model_config = ConfigDict(use_attribute_docstrings=True)
 
@@ -73,7 +74,9 @@ class RegisteredRedaction(WireModel):
     @classmethod
     def of(cls, redaction: Redaction) -> "RegisteredRedaction":
         packaged = [
-            Replacement(pattern=PACKAGED[name][0], replacement=PACKAGED[name][1]) for name in redaction.packaged
+            Replacement(pattern=pattern, replacement=replacement)
+            for name, (pattern, replacement) in PACKAGED.items()
+            if name in redaction.packaged
         ]
         return cls(rules=[*packaged, *redaction.replace])
 

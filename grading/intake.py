@@ -11,10 +11,9 @@ from typing import Any, Literal
 import orjson
 from pydantic import ValidationError
 
-from simulator.canonical import NotCanonicalizable
 from simulator.journal import JournaledAttempt
-from simulator.ledger import ATTEMPT_LOST, Ledger, seal
-from simulator.output import unanswered
+from simulator.ledger import ATTEMPT_LOST, LONGEST_ERROR, Envelope, Ledger, RefusedCall, seal
+from simulator.output import Claims, unanswered
 from simulator.replay import ReplayError, compose, first_difference, rebuild, replay
 
 LARGEST_LEDGER = 64 * 1024 * 1024
@@ -63,35 +62,43 @@ def validate(document: bytes, assignment: dict[str, Any], trial: str, number: in
             "ledger_malformed", f"{len(document)} bytes are more than a ledger may have ({LARGEST_LEDGER})"
         )
     try:
-        ledger = Ledger.model_validate_json(document)
         members = orjson.loads(document)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        place = ".".join(str(part) for part in first["loc"]) or "the document"
-        raise Quarantined("ledger_malformed", f"{place}: {first['msg']}") from error
-    except orjson.JSONDecodeError as error:
-        raise Quarantined("ledger_malformed", f"the document is no JSON: {error}") from error
-    content, envelope = members["content"], members["envelope"]
+        content, envelope = members["content"], members["envelope"]
+        # All else in a ledger is what replay gives, or the document is not the one that is expected below.
+        Claims.model_validate(content["claims"])
+        Envelope.model_validate(envelope)
+        for call in content["calls"]:
+            if call.get("error") == "InvalidCall":
+                RefusedCall.model_validate(call)
+        rebuilt = rebuild(assignment, content)
+        expected = seal(rebuilt, envelope)
+    except ReplayError as error:
+        _check_schema(document)
+        raise Quarantined("replay_mismatch", f"content.{error}") from error
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        _check_schema(document)
+        raise Quarantined("ledger_malformed", f"content: {error}") from error
+    if expected != document:
+        _check_schema(document)
+        if (where := first_difference(rebuilt, content, "content")) is not None:
+            raise Quarantined("replay_mismatch", f"{where}: a fresh world answers otherwise")
+        raise Quarantined("hash_mismatch", "content_hash, ledger_hash or the canonical form is not the document's")
     if (envelope["trial"], envelope["attempt"]) != (trial, number):
         raise Quarantined("ledger_malformed", f"envelope: it is of {envelope['trial']}, attempt {envelope['attempt']}")
     _check_times(envelope, len(content["calls"]))
     _check_ending(content)
-    try:
-        rebuilt = rebuild(assignment, content)
-        expected = seal(rebuilt, envelope)
-    except ReplayError as error:
-        raise Quarantined("replay_mismatch", f"content.{error}") from error
-    except NotCanonicalizable as error:
-        raise Quarantined("ledger_malformed", f"content: {error}") from error
-    if expected != document:
-        if (where := first_difference(rebuilt, content, "content")) is not None:
-            raise Quarantined("replay_mismatch", f"{where}: a fresh world answers otherwise")
-        raise Quarantined(
-            "hash_mismatch", "content_hash, ledger_hash or the canonical form is not that of the document"
-        )
     return ValidLedger(
-        document, content, ledger.content_hash, ledger.ledger_hash, envelope["started"], envelope["ended"]
+        document, content, members["content_hash"], members["ledger_hash"], envelope["started"], envelope["ended"]
     )
+
+
+def _check_schema(document: bytes) -> None:
+    try:
+        Ledger.model_validate_json(document)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        place = ".".join(str(part) for part in first["loc"]) or "the document"
+        raise Quarantined("ledger_malformed", f"{place}: {first['msg']}") from error
 
 
 def seal_lost(journaled: JournaledAttempt, assignment: dict[str, Any], envelope: dict[str, Any]) -> ValidLedger:
@@ -141,6 +148,10 @@ def _check_times(envelope: dict[str, Any], calls: int) -> None:
 
 def _check_ending(content: dict[str, Any]) -> None:
     error = content["error"]
+    if not isinstance(content["message"], str) or not (error is None or isinstance(error, str)):
+        raise Quarantined("ledger_malformed", "content: message and error are texts")
+    if error is not None and not 0 < len(error) <= LONGEST_ERROR:
+        raise Quarantined("ledger_malformed", f"content.error: it has {len(error)} characters")
     if error is None and not content["message"]:
         raise Quarantined("ledger_malformed", "content.message: it is empty, and no error says why")
     if error is not None and (content["message"], content["claims"]) != ("", unanswered()):

@@ -1,6 +1,5 @@
 """The launcher of local worker processes: each in a process group of its own, ended as a group."""
 
-import json
 import os
 import signal
 import socket
@@ -9,6 +8,8 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+
+import orjson
 
 from simulator.journal import JournaledAttempt, read_journal
 
@@ -54,9 +55,9 @@ class Worker:
         for lease, assignment in leases:
             if lease["hash"] not in self._known:
                 self._known.add(lease["hash"])
-                frames.append(json.dumps({"hash": lease["hash"], "assignment": assignment}))
-            frames.append(json.dumps(lease))
-        self._send("".join(frame + "\n" for frame in frames).encode())
+                frames.append(orjson.dumps({"hash": lease["hash"], "assignment": assignment}))
+            frames.append(orjson.dumps(lease))
+        self._send(b"".join(frame + b"\n" for frame in frames))
 
     def forget(self) -> None:
         """Has it empty its journal, all of whose ledgers are in the store, and forget its assignments."""
@@ -93,7 +94,7 @@ class Worker:
         self._pending += data
         found = []
         while (end := self._pending.find(b"\n")) >= 0:
-            head: dict[str, Any] = json.loads(self._pending[:end])
+            head: dict[str, Any] = orjson.loads(self._pending[:end])
             size = head.pop("bytes")
             if len(self._pending) < end + 1 + size:
                 break
@@ -104,6 +105,11 @@ class Worker:
     @property
     def exit_code(self) -> int | None:
         return self._process.poll()
+
+    def let_go(self) -> None:
+        """Has it end by itself, without waiting for it."""
+        with suppress(OSError):
+            self.socket.shutdown(socket.SHUT_WR)
 
     def end(self, *, at_once: bool = False) -> None:
         """Lets it end by itself, or ends its group at once; with it end its agents."""

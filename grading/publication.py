@@ -38,11 +38,15 @@ def publish_matrix(
     matrix: reading.Matrix,
     url: str,
     *,
+    target: str | None = None,
     api_key: str | None = None,
     progress: Callable[[str, int, int], None] | None = None,
     thorough: bool = False,
 ) -> Published:
     """Brings Phoenix up to date with the store: posts what differs, whatever an earlier try left behind.
+
+    Args:
+        target: what the store calls this Phoenix, where its address may change; the address by default.
 
     Raises:
         BeingPublished: another publisher holds the lease.
@@ -50,7 +54,7 @@ def publish_matrix(
     """
     owner = owners.Owner.this_process()
     owners.enrol(store, owner)
-    held = publishing.acquire_publication(store, matrix.id, url, owner.id, lease_seconds=LEASE_SECONDS)
+    held = publishing.acquire_publication(store, matrix.id, target or url, owner.id, lease_seconds=LEASE_SECONDS)
     if held is None:
         raise BeingPublished(f"matrix {matrix.name} is being published to {url} by another process")
 

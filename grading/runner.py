@@ -25,17 +25,18 @@ from simulator.canonical import canonical_hash
 
 LEASE_SECONDS = 60.0
 _RENEW_SECONDS = 15.0
-_GROUP = 64
+_GROUP = 256
 """Ledgers in one commit, at most, and"""
-_GROUP_SECONDS = 0.02
+_GROUP_SECONDS = 0.05
 """how long the first of them waits for others."""
-_DEEPEST = 128
-_AHEAD_SECONDS = 0.25
+_DEEPEST = 512
+_AHEAD_SECONDS = 0.4
 """A worker is handed as many trials as it runs in this time, so that it never waits for a commit."""
 _LEDGERS_IN_JOURNAL = 5000
 _WAIT_SECONDS = 1.0
 """How often it looks whether trials that others hold have come free."""
 _DEATHS_IN_A_ROW = 10
+_TELL_AFTER_SECONDS = 0.5
 
 
 class WorkersFailing(Exception):  # noqa: N818 - reads as what happens
@@ -64,6 +65,8 @@ class _Handed:
     claimed: leasing.Claimed
     assignment: dict[str, Any]
     trial: str
+    began: float | None = None
+    """When its worker said so, until the store knows."""
 
 
 @dataclass(slots=True)
@@ -75,7 +78,6 @@ class _Pending:
     quarantines: list[delivering.Quarantined] = field(default_factory=list)
     losses: list[losing.Lost] = field(default_factory=list)
     failed_cells: dict[int, str] = field(default_factory=dict)
-    began: set[int] = field(default_factory=set)
     since: float | None = None
 
     @property
@@ -125,7 +127,9 @@ class Runner:
         self._pending = _Pending()
         self._draining = False
         self._stopping = False
-        self._pace = _AHEAD_SECONDS
+        self._pace: float = _AHEAD_SECONDS
+        self._paced = False
+        self._dry_until = 0.0
         self._renewed = 0.0
         self._started_workers = 0
         self._deaths = 0
@@ -161,6 +165,9 @@ class Runner:
         counts = reading.counts(self._store, self._matrix.id)
         self._progress = Progress(sum(counts.values()), counts["graded"] + counts["missing"], counts["missing"])
         try:
+            # They load while the rest is looked after.
+            for _ in range(min(self._parallelism, counts["open"])):
+                self._start_worker()
             self._recover_abandoned()
             self._grade_delivered()
             self._watch(self._progress)
@@ -184,19 +191,20 @@ class Runner:
         return True
 
     def _loop(self) -> None:
-        while True:
-            claimed = 0 if self._draining else self._hand_out()
-            outstanding = sum(len(worker.outstanding) for worker in self._workers)
-            if self._stopping or (not outstanding and not claimed and not self._pending.size):
-                if self._draining or not self._others_hold_trials():
-                    return
-                time.sleep(_WAIT_SECONDS)
-                self._recover_abandoned()
-                continue
-            self._listen()
-            self._renew()
-            if self._pending.size >= _GROUP or self._waited() or not any(w.outstanding for w in self._workers):
+        while not self._stopping:
+            if not self._draining:
+                self._hand_out()
+            busy = any(worker.outstanding for worker in self._workers)
+            if busy:
+                self._listen()
+                self._renew()
+            if self._pending.size >= _GROUP or self._waited() or (self._pending.size and not busy):
                 self._commit()
+            elif not busy:
+                if self._draining or not self._more_may_come():
+                    return
+                time.sleep(max(0.0, self._dry_until - time.monotonic()))
+                self._recover_abandoned()
 
     def _waited(self) -> bool:
         since = self._pending.since
@@ -205,11 +213,16 @@ class Runner:
     # Leasing
 
     def _hand_out(self) -> int:
+        if self._dry_until > time.monotonic():
+            return 0
         depth = max(1, min(_DEEPEST, int(_AHEAD_SECONDS / self._pace)))
         places = self._parallelism - len(self._workers)
-        wanted = [(worker, depth - len(worker.outstanding)) for worker in self._workers if not self._full(worker)]
         # Asked for in halves: a claim is a commit, and one for every ledger would be slower than the ledgers.
-        wanted = [(worker, count) for worker, count in wanted if count * 2 >= depth]
+        wanted = [
+            (worker, depth - len(worker.outstanding))
+            for worker in self._workers
+            if len(worker.outstanding) * 2 <= depth and not self._full(worker)
+        ]
         limit = sum(count for _, count in wanted) + places
         if limit < 1:
             return 0
@@ -223,6 +236,9 @@ class Runner:
             only=self._only,
             take_over=False,
         )
+        if len(claimed) < limit:
+            # Nothing is open any more, but what is lost or let go opens again.
+            self._dry_until = time.monotonic() + _WAIT_SECONDS
         self._load_assignments(claimed)
         rest = list(reversed(claimed))
         while rest and len(self._workers) < self._parallelism:
@@ -271,10 +287,25 @@ class Runner:
             self._assignments.update((name, orjson.loads(document)) for name, document in documents.items())
 
     def _renew(self) -> None:
+        self._tell_running()
         if time.monotonic() - self._renewed > _RENEW_SECONDS:
             self._renewed = time.monotonic()
             # What is no longer held is answered "fenced" when it arrives; there is nothing else to do about it.
             leasing.renew(self._store, self._owner.id, lease_seconds=LEASE_SECONDS)
+
+    def _tell_running(self) -> None:
+        """Has the store know which attempts run, for who watches it; not worth a commit for those that end soon."""
+        ago = time.monotonic() - _TELL_AFTER_SECONDS
+        running = [
+            handed
+            for worker in self._workers
+            for handed in worker.outstanding.values()
+            if handed.began is not None and handed.began < ago
+        ]
+        if running:
+            leasing.running(self._store, [handed.claimed.attempt_id for handed in running])
+            for handed in running:
+                handed.began = None
 
     # Workers
 
@@ -308,13 +339,13 @@ class Runner:
             self._drop(worker)
             raise WorkersFailing(str(report["stuck"]))
         if "began" in report:
-            self._pending.began.add(report["attempt"])
+            if handed := worker.outstanding.get(report["attempt"]):
+                handed.began = time.monotonic()
             return
-        handed: _Handed | None = worker.outstanding.pop(attempt_id, None) if isinstance(attempt_id, int) else None
+        handed = worker.outstanding.pop(attempt_id, None) if isinstance(attempt_id, int) else None
         if handed is None:
             return
         claimed = handed.claimed
-        self._pending.began.discard(claimed.attempt_id)
         self._pending.since = self._pending.since or time.monotonic()
         if "delivered" in report:
             worker.ledgers_in_journal += 1
@@ -335,8 +366,9 @@ class Runner:
                 delivering.Quarantined(claimed.attempt_id, secret, error.kind, str(error), document)
             )
             return
-        took = (ledger.ended - ledger.started) / 1_000_000
-        self._pace = 0.9 * self._pace + 0.1 * max(took, 0.0005)
+        took = max((ledger.ended - ledger.started) / 1_000_000, 0.0005)
+        self._pace = 0.8 * self._pace + 0.2 * took if self._paced else took
+        self._paced = True
         self._pending.ledgers.append((claimed, secret, ledger))
 
     def _bury(self, worker: Worker) -> None:
@@ -376,6 +408,9 @@ class Runner:
 
     def _end_workers(self) -> None:
         """Ends every worker and settles what they still held, so that nothing waits for a lease to expire."""
+        for worker in self._workers:
+            if not worker.outstanding:
+                worker.let_go()
         for worker in list(self._workers):
             held = list(worker.outstanding.values())
             self._drop(worker) if self._stopping or held else self._dismiss(worker)
@@ -395,36 +430,40 @@ class Runner:
     def _commit(self) -> None:
         pending, self._pending = self._pending, _Pending()
         if pending.ledgers:
-            delivering.deliver(
+            outcomes = delivering.deliver(
                 self._store,
                 [delivery(claimed.attempt_id, secret, ledger) for claimed, secret, ledger in pending.ledgers],
+                grades=[
+                    self._graded(claimed.attempt_id, claimed.case_id, ledger.content)
+                    for claimed, _, ledger in pending.ledgers
+                ],
+                graders=self._graders,
             )
-            self._grade(
-                [(claimed.attempt_id, claimed.case_id, ledger.content) for claimed, _, ledger in pending.ledgers]
-            )
+            self._count(outcomes.count("accepted"))
         if pending.quarantines:
             delivering.quarantine(self._store, pending.quarantines)
         if pending.losses:
             losing.lose(self._store, pending.losses)
         for cell_id, reason in pending.failed_cells.items():
             losing.fail_cell(self._store, cell_id, reason)
-        if pending.began:
-            leasing.running(self._store, pending.began)
         self._progress.lost += len(pending.losses) + len(pending.quarantines)
+        if pending.losses or pending.quarantines:
+            self._dry_until = 0.0
         if pending.losses or pending.quarantines or pending.failed_cells:
             self._recount()
         if pending.size:
             self._watch(self._progress)
 
     def _grade(self, items: Collection[tuple[int, str, dict[str, Any]]]) -> None:
-        rows = [
-            stored_grade(attempt_id, self._grader.grade(structural(content), self._expectations[case_id]))
-            for attempt_id, case_id, content in items
-        ]
-        outcomes = grades.add_grades(self._store, rows, self._graders)
-        added = outcomes.count("added")
-        self._progress.ran += added
-        self._progress.done += added
+        rows = [self._graded(*item) for item in items]
+        self._count(grades.add_grades(self._store, rows, self._graders).count("added"))
+
+    def _graded(self, attempt_id: int, case_id: str, content: dict[str, Any]) -> grades.Grade:
+        return stored_grade(attempt_id, self._grader.grade(structural(content), self._expectations[case_id]))
+
+    def _count(self, graded: int) -> None:
+        self._progress.ran += graded
+        self._progress.done += graded
 
     def _grade_delivered(self) -> None:
         """Grades what was delivered by a runner that was killed before it graded, or was taken over for reuse."""
@@ -439,6 +478,7 @@ class Runner:
             self._grade(group)
 
     def _write_recovery(self, recovery: Recovery) -> None:
+        self._dry_until = 0.0
         recovery.write(self._store)
         self._progress.lost += len(recovery.losses) + len(recovery.sealings) + len(recovery.quarantines)
         self._grade_delivered()
@@ -482,10 +522,11 @@ class Runner:
                 )
             )
 
-    def _others_hold_trials(self) -> bool:
-        counts = reading.counts(self._store, self._matrix.id)
+    def _more_may_come(self) -> bool:
+        """Whether a trial is open, or held by another runner that may let it go."""
+        counts = reading.counts_of_cells(self._store, self._matrix.id, self._only)
         self._progress.held_by_others = counts["leased"]
-        return counts["leased"] > 0 and self._only is None
+        return counts["leased"] > 0 or counts["open"] > 0
 
 
 def trial_name(manifest_hash: str, condition: str, case_id: str, repetition: int) -> str:

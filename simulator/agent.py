@@ -5,7 +5,10 @@ import threading
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
+import orjson
+
 from simulator.protocol import Connection
+from simulator.worlds import ToolTimeout
 
 
 class InvalidCall(TypeError):  # noqa: N818 - the class that ledgers record
@@ -51,29 +54,41 @@ class Tools:
 
     def call(self, tool: str, /, **arguments: Any) -> Any:
         """Calls a tool by its name."""
-        try:
-            frame = json.dumps({"tool": tool, "arguments": arguments})
-        except (TypeError, ValueError, RecursionError):
-            # What is no JSON is a call all the same: the recorder refuses it and puts that on record.
-            frame = json.dumps({"tool": str(tool), "arguments": None})
+        frame = _frame(tool, arguments)
         with self._lock:
-            self._connection.send(frame.encode())
+            self._connection.send(frame)
             answer = self._connection.receive()
         if answer is None:
             raise SystemExit("the recorder has ended this trial")
-        members = json.loads(answer)
+        members = orjson.loads(answer)
         if "error" in members:
             _raise(members["error"])
         return members["result"]
 
 
-def _raise(name: str) -> NoReturn:
-    from simulator.worlds import ToolTimeout
+def _frame(tool: str, arguments: dict[str, Any]) -> bytes:
+    """A call as it is sent: exactly what the agent gave, also what is no JSON, for the recorder to refuse."""
+    call = {"tool": tool, "arguments": arguments}
+    if all(type(value) in _PLAIN for value in arguments.values()):
+        try:
+            return orjson.dumps(call)
+        except orjson.JSONEncodeError:
+            pass  # half a surrogate pair, or an integer beyond 64 bits
+    try:
+        return json.dumps(call).encode()
+    except (TypeError, ValueError, RecursionError):
+        # A call all the same: the recorder refuses it and puts that on record.
+        return json.dumps({"tool": str(tool), "arguments": None}).encode()
 
-    errors = {
-        "PermissionError": PermissionError,
-        "ValueError": ValueError,
-        "ToolTimeout": ToolTimeout,
-        "InvalidCall": InvalidCall,
-    }
-    raise errors.get(name, RuntimeError)(f"the tool answered {name}")
+
+_PLAIN = frozenset({str, int, bool, type(None)})
+_ERRORS: dict[str, type[Exception]] = {
+    "PermissionError": PermissionError,
+    "ValueError": ValueError,
+    "ToolTimeout": ToolTimeout,
+    "InvalidCall": InvalidCall,
+}
+
+
+def _raise(name: str) -> NoReturn:
+    raise _ERRORS.get(name, RuntimeError)(f"the tool answered {name}")

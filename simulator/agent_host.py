@@ -18,7 +18,7 @@ import signal
 import socket
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import cache
 from importlib import import_module
@@ -156,29 +156,27 @@ def serve_trials(connection: Connection, *, reuse: bool) -> None:
     """The agent's process: one trial, or as many as come."""
     while (line := connection.receive()) is not None:
         opening = json.loads(line)
-        connection.send(json.dumps(_answer(opening, connection)).encode())
+        connection.send(_answer(opening, connection).encode())
         if not reuse:
             return
 
 
-def _answer(opening: dict[str, Any], connection: Connection) -> dict[str, Any]:
+def _answer(opening: dict[str, Any], connection: Connection) -> str:
     try:
         agent = load(opening["agent"])
         output = agent(Request(**opening["request"]), Tools(connection), **opening["settings"])
-        if hasattr(output, "__await__"):
+        if isinstance(output, Awaitable):
             import asyncio
 
             output = asyncio.run(_awaited(output))
-        if hasattr(output, "model_dump"):
+        if not isinstance(output, dict) and hasattr(output, "model_dump"):
             output = output.model_dump(mode="json")
-        answer = {"output": output}
-        json.dumps(answer)
+        return json.dumps({"output": output})
     except ProviderUnavailable:
-        return {"failed": "ProviderUnavailable", "provider": True}
+        return json.dumps({"failed": "ProviderUnavailable", "provider": True})
     except Exception as error:
         traceback.print_exc()
-        return {"failed": type(error).__name__}
-    return answer
+        return json.dumps({"failed": type(error).__name__})
 
 
 async def _awaited(output: Any) -> Any:

@@ -21,6 +21,8 @@ Microseconds = Annotated[int, Field(ge=0, le=2**53 - 1)]
 ATTEMPT_LOST = "AttemptLost"
 """The execution error of a ledger that was sealed from the journal of a lost attempt."""
 
+LONGEST_ERROR = 200
+
 LIMIT_ERRORS = frozenset({"TimeLimit", "CallLimit", "TokenLimit", "MoneyLimit", "MemoryLimit", "DiskLimit"})
 """Execution errors that say which limit ended the trial: the check ``budget``, not ``execution_error``."""
 
@@ -88,7 +90,7 @@ class Content(WireModel):
     message: str
     """Empty only where ``error`` says why there is none."""
     claims: Claims
-    error: Annotated[str, Field(min_length=1, max_length=200)] | None
+    error: Annotated[str, Field(min_length=1, max_length=LONGEST_ERROR)] | None
     """The class of what ended the agent instead of an answer; never its text."""
 
 

@@ -8,6 +8,7 @@ sealed with what was done until then.
 import platform
 import socket
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -66,9 +67,19 @@ class Recorder:
 
     Args:
         root: the folder that agents of one's own are imported from.
+        when_idle: called where an agent takes its time.
     """
 
-    def __init__(self, root: Path, journal: Journal, log: BinaryIO, launcher: str, worker: str) -> None:
+    def __init__(
+        self,
+        root: Path,
+        journal: Journal,
+        log: BinaryIO,
+        launcher: str,
+        worker: str,
+        when_idle: Callable[[], None] | None = None,
+    ) -> None:
+        self._when_idle = when_idle
         self._root = root
         self._journal = journal
         self._log = log
@@ -86,6 +97,7 @@ class Recorder:
         agent, limits = assignment["agent"], assignment["limits"]
         key, host = self._host(agent)
         connection = host.connect(memory_mb=limits["memory_mb"], reuse=agent["reuse"])
+        connection.when_idle = self._when_idle
         trial = _Trial(lease, assignment, self._journal)
         self._journal.begin(lease.attempt, assignment_hash, trial.started)
         try:
@@ -109,10 +121,11 @@ class Recorder:
             host.close()
 
     def _host(self, agent: dict[str, Any]) -> tuple[tuple[Any, ...], AgentHost]:
-        module = agent["name"] if ":" in agent["name"] else None
-        key = (module, *agent["env"])
+        # Reused agents share a process, which loads each on first use; others fork from one that has them loaded.
+        loaded = None if agent["reuse"] else agent["name"]
+        key = (loaded, *agent["env"])
         if key not in self._hosts:
-            self._hosts[key] = AgentHost(module, self._root, environment(agent["env"]), self._log)
+            self._hosts[key] = AgentHost(loaded, self._root, environment(agent["env"]), self._log)
         return key, self._hosts[key]
 
 

@@ -5,16 +5,20 @@ the document's bytes. It ends when the socket closes, and with the runner, howev
 """
 
 import argparse
-import json
 import os
 import socket
+import time
 from pathlib import Path
 from typing import Any
+
+import orjson
 
 from simulator.agent_host import die_with_parent
 from simulator.agent_process import AgentNotStartable
 from simulator.journal import Journal
 from simulator.recorder import Lease, ProviderFailed, Recorder
+
+_FLUSH_SECONDS = 0.01
 
 
 def main() -> None:
@@ -29,9 +33,11 @@ def main() -> None:
     intake = Intake(socket.socket(fileno=os.dup(0)))
     with arguments.log.open("ab", buffering=0) as log:
         try:
-            recorder = Recorder(arguments.root, Journal(arguments.journal), log, "processes", arguments.name)
+            journal = Journal(arguments.journal)
+            recorder = Recorder(arguments.root, journal, log, "processes", arguments.name, intake.flush)
         except OSError as error:
             intake.say({"stuck": f"{arguments.journal}: {error.strerror}"})
+            intake.flush()
             return
         try:
             serve(intake, recorder)
@@ -40,25 +46,43 @@ def main() -> None:
 
 
 class Intake:
-    """The worker's line to the runner's intake."""
+    """The worker's line to the runner's intake. What is said is sent together with what follows it shortly."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._socket = connection
-        self._reader = connection.makefile("rb")
+        self._incoming = bytearray()
+        self._outgoing: list[bytes] = []
+        self._flushed = time.monotonic()
         self.assignments: dict[str, dict[str, Any]] = {}
         """Assignments by hash: each is sent once and shared by many trials."""
 
     def next(self) -> dict[str, Any] | None:
         """The next lease, None when there is no more work."""
-        while line := self._reader.readline():
-            message: dict[str, Any] = json.loads(line)
+        while True:
+            end = self._incoming.find(b"\n")
+            if end < 0:
+                self.flush()
+                data = self._socket.recv(1024 * 1024)
+                if not data:
+                    return None
+                self._incoming += data
+                continue
+            message: dict[str, Any] = orjson.loads(self._incoming[:end])
+            del self._incoming[: end + 1]
             if "assignment" not in message:
                 return message
             self.assignments[message["hash"]] = message["assignment"]
-        return None
 
     def say(self, message: dict[str, Any], document: bytes = b"") -> None:
-        self._socket.sendall(json.dumps({**message, "bytes": len(document)}).encode() + b"\n" + document)
+        self._outgoing += (orjson.dumps({**message, "bytes": len(document)}), b"\n", document)
+        if time.monotonic() - self._flushed > _FLUSH_SECONDS:
+            self.flush()
+
+    def flush(self) -> None:
+        if self._outgoing:
+            self._socket.sendall(b"".join(self._outgoing))
+            self._outgoing.clear()
+        self._flushed = time.monotonic()
 
 
 def serve(intake: Intake, recorder: Recorder) -> None:
@@ -80,6 +104,7 @@ def serve(intake: Intake, recorder: Recorder) -> None:
             intake.say({**report, "unavailable": True})
         except OSError as error:
             intake.say({**report, "stuck": f"the journal cannot be written: {error.strerror or error}"})
+            intake.flush()
             return
         else:
             intake.say({**report, "delivered": True}, document)

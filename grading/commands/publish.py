@@ -28,6 +28,8 @@ class Target:
     server: "EmbeddedPhoenix | None" = None
     trouble: str | None = None
     """Why the embedded one is not there."""
+    up_to_date: reading.Publication | None = None
+    """What was published, where nothing has changed since."""
 
     @classmethod
     def of(cls, word: str, store: str) -> "Target":
@@ -48,12 +50,22 @@ class Target:
     def off(self) -> bool:
         return self.url is None and self.embedded_beside is None
 
+    @property
+    def name(self) -> str:
+        """What the store calls it: the port of the embedded one may change."""
+        return self.url or "embedded"
+
+    def skip_if_up_to_date(self, store: Store, matrix: reading.Matrix) -> None:
+        """Leaves Phoenix alone where everything is there, as far as the store knows: starting it takes a while."""
+        known = reading.publications(store, matrix.id)
+        self.up_to_date = next((one for one in known if one.target == self.name and one.state == "published"), None)
+
     @contextmanager
     def starting(self) -> Iterator[None]:
         """Starts the embedded Phoenix, which comes up meanwhile, and stops it in the end. A run goes on without it."""
         from grading.phoenix_server import EmbeddedPhoenix, PhoenixNotStarted
 
-        if self.embedded_beside is not None:
+        if self.embedded_beside is not None and self.up_to_date is None:
             try:
                 self.server = EmbeddedPhoenix(beside(self.embedded_beside) / "phoenix")
             except PhoenixNotStarted as error:
@@ -75,6 +87,9 @@ def publish_to(
 
     if target.off:
         return None
+    if target.up_to_date is not None:
+        print(f"Published already: {target.up_to_date.detail}{_hint(target)}", file=sys.stderr)
+        return {"compare": target.up_to_date.detail, "complete": True}
     try:
         if target.trouble is not None:
             raise PhoenixNotStarted(target.trouble)
@@ -96,9 +111,12 @@ def publish_to(
         return None
     for note in published.notes:
         print(f"cellwise: {note}", file=sys.stderr)
-    hint = "" if target.url else "  (cellwise phoenix brings it up)"
-    print(f"Compare in Phoenix: {published.compare_url}{hint}", file=sys.stderr)
+    print(f"Compare in Phoenix: {published.compare_url}{_hint(target)}", file=sys.stderr)
     return {"dataset": published.dataset_url, "compare": published.compare_url, "complete": published.complete}
+
+
+def _hint(target: Target) -> str:
+    return "" if target.url else "  (cellwise phoenix brings it up)"
 
 
 def publish(word: str | None, *, phoenix: str, thorough: bool, store: str, json: bool) -> None:

@@ -87,6 +87,8 @@ def _advance(
     if only:
         terms = parsed_only(only)
         cells = [cell.id for cell in reading.cells(opened, matrix.id) if any(_fits(cell, one) for one in terms)]
+    if matrix.state == "complete":
+        target.skip_if_up_to_date(opened, matrix)
     with target.starting():
         with watching(matrix.name) as watch:
             runner = Runner(
@@ -99,8 +101,10 @@ def _advance(
                 only=cells,
                 watch=watch,
             )
+            started = time.monotonic()
             with draining(runner):
                 runner.run()
+            advancing = time.monotonic() - started
         matrix = reading.find_matrix(opened, matrix.id)
         if runner.stopped:
             print("cellwise: stopped; cellwise resume finishes the rest", file=sys.stderr)
@@ -126,6 +130,7 @@ def _advance(
             "summary": summary.to_json(),
             **({"judging": judged.to_json()} if judged is not None else {}),
             "phoenix": published,
+            "advancing_seconds": round(advancing, 3),
             "status": code,
         }
         print(json_format.dumps(result))

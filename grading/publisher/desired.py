@@ -24,6 +24,9 @@ SEMANTIC = "semantic"
 JOINT = "joint"
 
 LONGEST_EXPLANATION = 4_000
+MOST_LINES = 12
+"""Calls that a run's output lists; the trace has them all."""
+LONGEST_LINE = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,15 +203,36 @@ def missing_run(
     )
 
 
-def _output(content: Mapping[str, Any]) -> Json:
-    """What a person compares first: the message, what was claimed, and what ended the agent if anything did."""
-    shown: dict[str, Json] = {}
-    if content["error"] is not None:
-        shown["error"] = content["error"]
-    if content["message"]:
-        shown["message"] = content["message"]
-    shown["claimed"] = content["claims"]["claimed_outcome"]
-    return shown
+def _output(content: Mapping[str, Any]) -> str:
+    """What a person compares, as the Markdown that Phoenix's grid shows: the message, the claim, and what was done.
+
+    Two trials may say the same and have refunded different orders, so the calls stand beside the message.
+    """
+    said = content["message"] or f"(no message: {content['error']})"
+    claimed = content["claims"]["claimed_outcome"]
+    ended = f", ended by {content['error']}" if content["error"] is not None and content["message"] else ""
+    calls = content["calls"]
+    shown = [_line(call) for call in calls[:MOST_LINES]]
+    if len(calls) > MOST_LINES:
+        shown.append(f"- … and {len(calls) - MOST_LINES:,} more calls, in the trace")
+    return "\n".join([said, "", f"claimed: {claimed}{ended}", "", *shown])
+
+
+def _line(call: Mapping[str, Any]) -> str:
+    arguments = call["arguments"]
+    given = _brief(list(arguments.values()) if isinstance(arguments, Mapping) else arguments)
+    answered = call["error"] if "error" in call else _brief(call["result"])
+    return outgoing.text(f"- {call['tool']}({given}): {answered}", LONGEST_LINE)
+
+
+def _brief(value: Json) -> str:
+    if isinstance(value, Mapping):
+        return _brief(list(value.values()))
+    if isinstance(value, list) and any(isinstance(item, Mapping | list) for item in value):
+        return f"{len(value)} entries"
+    if isinstance(value, list):
+        return ", ".join(item if isinstance(item, str) else _json_text(item) for item in value)
+    return value if isinstance(value, str) else _json_text(value)
 
 
 def _contract(grade: DesiredGrade) -> DesiredEvaluation:

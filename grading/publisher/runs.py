@@ -116,12 +116,7 @@ class Filling:
         previous: list[DesiredRun] = []
         for batch in _batches(condition.runs()):
             self._guard()
-            for run in batch:
-                key = (self._nodes[run.case_id], run.repetition + 1)
-                if key in seen:
-                    raise ValueError(f"repetition {run.repetition} of {run.case_id} is desired twice")
-                seen.add(key)
-                self._post(run, key)
+            self._post_batch(batch, seen)
             stored = self._stored(batch) if known else set()
             self._send(batch, stored)
             self._confirm(previous)
@@ -130,6 +125,19 @@ class Filling:
         self._confirm(previous)
         if self._actual.keys() - seen:
             raise Changed(f"{len(self._actual.keys() - seen)} runs are shown that are no longer in the store")
+
+    def _post_batch(self, batch: list[DesiredRun], seen: set[Key]) -> None:
+        for run in batch:
+            key = (self._nodes[run.case_id], run.repetition + 1)
+            if key in seen:
+                raise ValueError(f"repetition {run.repetition} of {run.case_id} is desired twice")
+            seen.add(key)
+            try:
+                self._post(run, key)
+            except PhoenixUnavailable:
+                # An experiment, example or run that is gone answers 500 too.
+                self._guard()
+                raise
 
     def _read(self) -> dict[Key, _Actual]:
         actual = {}
@@ -181,10 +189,6 @@ class Filling:
             if there is None or there.digest != wanted:
                 raise Changed("another run was published in its place") from None
             return there
-        except PhoenixUnavailable:
-            # An experiment or example that is gone answers 500 too.
-            self._guard()
-            raise
         return _Actual(run_id, wanted, body["error"] is not None)
 
     def _evaluate(self, run: DesiredRun, evaluation: DesiredEvaluation, there: _Actual) -> None:

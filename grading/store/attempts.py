@@ -2,9 +2,9 @@
 
 import hashlib
 import hmac
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator
 from itertools import islice
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import sqlalchemy as sa
 
@@ -88,24 +88,28 @@ def secret_hash(secret: str) -> bytes:
     return hashlib.sha256(secret.encode(errors="surrogatepass")).digest()
 
 
+# Statements of the hot paths are built once: building one takes longer than running it.
+AMONG: sa.BindParameter[Any] = sa.bindparam("ids", expanding=True)
+
+_LEFT = sa.exists().where(trial.c.cell_id == cell.c.id, trial.c.state.in_(UNFINISHED))
+_CLOSED = cell.update().where(cell.c.id.in_(AMONG), cell.c.state == "open", ~_LEFT).values(state="done")
+_CHANGED = (
+    publication.update()
+    .where(publication.c.matrix_id.in_(AMONG))
+    .values(
+        changes=publication.c.changes + 1,
+        state=sa.case((publication.c.state == "published", "stale"), else_=publication.c.state),
+    )
+)
+
+
 def close_cells(connection: sa.Connection, cell_ids: Collection[int]) -> None:
     """Marks the cells done of which no trial is left to run or to grade."""
     for batch in batches(sorted(set(cell_ids))):
-        left = sa.exists().where(trial.c.cell_id == cell.c.id, trial.c.state.in_(UNFINISHED))
-        connection.execute(
-            cell.update().where(cell.c.id.in_(batch), cell.c.state == "open", ~left).values(state="done")
-        )
+        connection.execute(_CLOSED, {"ids": batch})
 
 
 def results_changed(connection: sa.Connection, matrix_ids: Iterable[int]) -> None:
     """What was published of these matrices no longer says all: in the transaction that changed it, or a crash
     between the two would leave it so."""
-    ids: Sequence[int] = sorted(set(matrix_ids))
-    connection.execute(
-        publication.update()
-        .where(publication.c.matrix_id.in_(ids))
-        .values(
-            changes=publication.c.changes + 1,
-            state=sa.case((publication.c.state == "published", "stale"), else_=publication.c.state),
-        )
-    )
+    connection.execute(_CHANGED, {"ids": sorted(set(matrix_ids))})

@@ -1,12 +1,13 @@
 """Delivering ledgers: one for each attempt, once; whatever else arrives is kept beside, never instead."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Literal
 
 import sqlalchemy as sa
 
-from grading.store.attempts import find
+from grading.store.attempts import close_cells, find, results_changed
+from grading.store.grades import Grade, insert_grades
 from grading.store.incidents import NewIncident, record_incidents
 from grading.store.losing import Lost, lose_attempts
 from grading.store.opening import Store
@@ -48,8 +49,19 @@ QuarantineOutcome = Literal["open", "missing", "kept", "bad_secret", "unknown"]
 """The trial is open again or missing; ``kept``: the attempt held no trial any more, the document alone was kept."""
 
 
-def deliver(store: Store, deliveries: Iterable[Delivery]) -> list[DeliverOutcome]:
-    """Takes ledgers in, in order, and answers for each. All of them are durable when this returns."""
+def deliver(
+    store: Store,
+    deliveries: Iterable[Delivery],
+    *,
+    grades: Iterable[Grade] = (),
+    graders: Collection[tuple[str, str]] = (),
+) -> list[DeliverOutcome]:
+    """Takes ledgers in, in order, and answers for each. All of them are durable when this returns.
+
+    Args:
+        grades: what graders said of these ledgers already; added for those that are accepted, in the same transaction.
+        graders: every ``(grader, version)`` that a trial needs a grade of to be graded; without any it is delivered.
+    """
     listed = list(deliveries)
     with store.transaction("deliver") as connection:
         found = find(connection, [one.attempt_id for one in listed])
@@ -103,10 +115,25 @@ def deliver(store: Store, deliveries: Iterable[Delivery]) -> list[DeliverOutcome
                 _DELIVERED,
                 [{"of_attempt": one.attempt_id, "from_": one.started, "until": one.ended} for one in evidence],
             )
+            given = _grades_of_new_ledgers(grades, {one.attempt_id for one in evidence})
+            required = set(graders)
+            graded = {to for to, said in given.items() if required and required <= {key for key, _ in said}}
             connection.execute(
                 _EVIDENCED,
-                [{"of_trial": found[one.attempt_id].trial_id, "by_attempt": one.attempt_id} for one in evidence],
+                [
+                    {
+                        "of_trial": found[one.attempt_id].trial_id,
+                        "by_attempt": one.attempt_id,
+                        "now": "graded" if one.attempt_id in graded else "delivered",
+                    }
+                    for one in evidence
+                ],
             )
+            insert_grades(connection, now, [one for said in given.values() for _, one in said])
+            if given:
+                results_changed(connection, {found[attempt_id].matrix_id for attempt_id in given})
+            if graded:
+                close_cells(connection, {found[attempt_id].cell_id for attempt_id in graded})
         record_incidents(connection, now, incidents)
         return outcomes
 
@@ -150,5 +177,16 @@ _DELIVERED = (
 _EVIDENCED = (
     trial.update()
     .where(trial.c.id == sa.bindparam("of_trial"))
-    .values(state="delivered", evidence_attempt_id=sa.bindparam("by_attempt"))
+    .values(state=sa.bindparam("now"), evidence_attempt_id=sa.bindparam("by_attempt"))
 )
+
+
+def _grades_of_new_ledgers(
+    grades: Iterable[Grade], attempt_ids: set[int]
+) -> dict[int, list[tuple[tuple[str, str], Grade]]]:
+    """By attempt. A ledger that was not there before has no grade that these could contradict."""
+    found: dict[int, list[tuple[tuple[str, str], Grade]]] = {}
+    for one in grades:
+        if one.attempt_id in attempt_ids:
+            found.setdefault(one.attempt_id, []).append(((one.grader, one.version), one))
+    return found

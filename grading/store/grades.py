@@ -1,12 +1,12 @@
 """Grades: only ever added, each keyed by its attempt, its grader and the grader's version."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import sqlalchemy as sa
 
-from grading.store.attempts import batches, close_cells, find, results_changed
+from grading.store.attempts import AMONG, batches, close_cells, find, results_changed
 from grading.store.errors import NotFound, StateError
 from grading.store.incidents import NewIncident, record_incidents
 from grading.store.opening import Store
@@ -71,8 +71,8 @@ def add_grades(store: Store, grades: Iterable[Grade], graders: Collection[tuple[
                 matrix_id = found[one.attempt_id].matrix_id
                 incidents.append(NewIncident(matrix_id, one.attempt_id, "conflicting_grade", detail))
                 outcomes.append("conflicting")
+        insert_grades(connection, now, added)
         if added:
-            connection.execute(grade.insert(), [_row(one, now) for one in added])
             results_changed(connection, {found[one.attempt_id].matrix_id for one in added})
         record_incidents(connection, now, incidents)
         had: dict[int, set[tuple[str, str]]] = {}
@@ -86,9 +86,21 @@ def add_grades(store: Store, grades: Iterable[Grade], graders: Collection[tuple[
             and required <= had.get(of.attempt_id, set())
         ]
         for batch in batches([of.trial_id for of in finished]):
-            connection.execute(trial.update().where(trial.c.id.in_(batch)).values(state="graded"))
+            connection.execute(_GRADED, {"ids": batch})
         close_cells(connection, {of.cell_id for of in finished})
         return outcomes
+
+
+def insert_grades(connection: sa.Connection, now: int, added: Sequence[Grade]) -> None:
+    """Adds grades inside a transaction that has made sure that they are new."""
+    if added:
+        connection.execute(grade.insert(), [_row(one, now) for one in added])
+
+
+_GRADED = trial.update().where(trial.c.id.in_(AMONG)).values(state="graded")
+_SAID = sa.select(
+    grade.c.attempt_id, grade.c.grader, grade.c.version, grade.c.verdict, grade.c.task_completed, grade.c.checks
+).where(grade.c.attempt_id.in_(AMONG))
 
 
 def _row(one: Grade, now: int) -> dict[str, object]:
@@ -107,9 +119,7 @@ def _known_grades(
     connection: sa.Connection, attempt_ids: list[int]
 ) -> dict[tuple[int, str, str], tuple[str, bool | None, str]]:
     known: dict[tuple[int, str, str], tuple[str, bool | None, str]] = {}
-    columns = (grade.c.attempt_id, grade.c.grader, grade.c.version)
-    said = (grade.c.verdict, grade.c.task_completed, grade.c.checks)
     for batch in batches(attempt_ids):
-        for row in connection.execute(sa.select(*columns, *said).where(grade.c.attempt_id.in_(batch))):
+        for row in connection.execute(_SAID, {"ids": batch}):
             known[row.attempt_id, row.grader, row.version] = (row.verdict, row.task_completed, row.checks)
     return known

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import sqlalchemy as sa
 
-from grading.store.attempts import batches, close_cells, results_changed, secret_hash
+from grading.store.attempts import AMONG, batches, close_cells, results_changed, secret_hash
 from grading.store.errors import StateError, StoreError
 from grading.store.losing import exhausted
 from grading.store.matrices import locked_state
@@ -93,13 +93,10 @@ def running(store: Store, attempt_ids: Iterable[int]) -> frozenset[int]:
     with store.transaction("running") as connection:
         now = store.now(connection)
         for batch in batches(ids):
-            _lock(connection, attempt.c.id.in_(batch))
-            of_these = attempt.c.id.in_(batch)
-            connection.execute(
-                attempt.update().where(of_these, attempt.c.state == "leased").values(state="running", started=now)
-            )
-            held = sa.select(attempt.c.id).where(of_these, attempt.c.state == "running")
-            begun.update(connection.execute(held).scalars())
+            if not store.is_sqlite:
+                _lock(connection, attempt.c.id.in_(batch))
+            connection.execute(_BEGUN, {"ids": batch, "at": now})
+            begun.update(connection.execute(_RUNNING, {"ids": batch}).scalars())
     return frozenset(begun)
 
 
@@ -124,6 +121,14 @@ _CLAIMED = (
     trial.c.id, trial.c.attempt, trial.c.cell_id, trial.c.case_id, trial.c.condition, trial.c.repetition,
     trial.c.sequence, trial.c.trial_key, trial.c.assignment_hash,
 )  # fmt: skip
+_LEASED = trial.update().where(trial.c.id.in_(AMONG)).values(state="leased", attempt=trial.c.attempt + 1)
+_ATTEMPTED = attempt.insert().returning(attempt.c.trial_id, attempt.c.id)
+_BEGUN = (
+    attempt.update()
+    .where(attempt.c.id.in_(AMONG), attempt.c.state == "leased")
+    .values(state="running", started=sa.bindparam("at"))
+)
+_RUNNING = sa.select(attempt.c.id).where(attempt.c.id.in_(AMONG), attempt.c.state == "running")
 _CURRENT = trial.join(attempt, (attempt.c.trial_id == trial.c.id) & (attempt.c.number == trial.c.attempt))
 
 
@@ -205,11 +210,9 @@ def _lease(
         return []
     opened = {row.id: secrets.token_urlsafe(24) for row in rows}
     for batch in batches(opened):
-        connection.execute(
-            trial.update().where(trial.c.id.in_(batch)).values(state="leased", attempt=trial.c.attempt + 1)
-        )
+        connection.execute(_LEASED, {"ids": batch})
     made = connection.execute(
-        attempt.insert().returning(attempt.c.trial_id, attempt.c.id),
+        _ATTEMPTED,
         [
             {
                 "trial_id": row.id,

@@ -175,6 +175,19 @@ def counts(store: Store, matrix_id: int) -> dict[TrialState, int]:
         return _all_states((row[0], row[1]) for row in connection.execute(counted.group_by(trial.c.state)))
 
 
+def counts_of_cells(store: Store, matrix_id: int, cell_ids: Collection[int] | None) -> dict[TrialState, int]:
+    """The same for these cells alone; for all of them where none are named."""
+    if cell_ids is None:
+        return counts(store, matrix_id)
+    found: dict[TrialState, int] = {}
+    with store.reading() as connection:
+        for batch in batches(sorted(set(cell_ids))):
+            counted = sa.select(trial.c.state, sa.func.count()).where(trial.c.cell_id.in_(batch))
+            for row in connection.execute(counted.group_by(trial.c.state)):
+                found[row[0]] = found.get(row[0], 0) + row[1]
+    return _all_states(iter(found.items()))
+
+
 def counts_by_condition(store: Store, matrix_id: int) -> dict[str, dict[TrialState, int]]:
     """The same for each condition, as the manifest lists them."""
     counted = (

@@ -27,6 +27,7 @@ def reuse(store: Store, new_matrix_id: int, old_matrix_id: int) -> list[Reused]:
     """Delivers the open trials of a matrix that an older one's graded trials of equal key can stand for.
 
     Each old trial stands for one new trial at most, so equal conditions keep as many executions as they have arms.
+    One whose evidence was sealed from a journal is finished too: running it anew would wash its violation away.
     The new trials are delivered, not graded: the new matrix's graders have not seen them.
 
     Raises:
@@ -90,7 +91,7 @@ def _pairs(
         sa.select(trial.c.trial_key, trial.c.id, original, attempt.c.started, attempt.c.ended)
         .join(attempt, attempt.c.id == trial.c.evidence_attempt_id)
         .join(ledger, ledger.c.attempt_id == original)
-        .where(trial.c.matrix_id == old_matrix_id, trial.c.state == "graded", attempt.c.state == "delivered")
+        .where(trial.c.matrix_id == old_matrix_id, trial.c.state == "graded")
         .order_by(*planned)
     )
     finished: defaultdict[str, deque[tuple[int, int, int | None, int | None]]] = defaultdict(deque)

@@ -5,11 +5,12 @@ A world module has a ``World`` class that satisfies :class:`World` below, and a 
 
 from collections.abc import Mapping, Sequence
 from importlib import import_module
-from typing import Any, ClassVar, Literal, Protocol
-
-from pydantic import BaseModel
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 from simulator.customer import Customer
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
 
 Kind = Literal["text", "integer", "text or null", "any"]
 
@@ -21,9 +22,9 @@ class ToolTimeout(Exception):  # noqa: N818 - the name agents see and ledgers re
 class World(Protocol):
     """One trial's business behind one session, bound to the requesting customer."""
 
-    Record: ClassVar[type[BaseModel]]
+    Record: ClassVar["type[BaseModel]"]
     """One business record of a case."""
-    Settings: ClassVar[type[BaseModel]]
+    Settings: ClassVar["type[BaseModel]"]
     """What a case may tell the world, such as a fault to inject."""
     tools: ClassVar[Mapping[str, Mapping[str, Kind]]]
     """Every tool with the kinds of its arguments, all of them required."""

@@ -39,7 +39,8 @@ def test_defaults(write: Write) -> None:
         "conditions": [{"name": "control", "agent": "descriptive-control", "settings": {}, "env": [], "sources": [],
                         "reuse": None, "limits": None}],
         "baseline": None, "repetitions": 1, "presented_order": "alternate", "order": "parallel",
-        "graders": ["structural"], "judge": None, "redaction": None, "limits": Limits().model_dump(mode="json"), "parallelism": None, "seed": None,
+        "graders": ["structural"], "judge": None, "redaction": None,
+        "limits": Limits().model_dump(mode="json"), "parallelism": None, "seed": None,
         "isolation": "process", "estimand": "difference in contract passes", "margin": "0.03", "confidence": "0.95",
         "minimum_clusters": 30, "measurement_profile": "measured",
     }  # fmt: skip

@@ -6,20 +6,11 @@ calibration no judgment counts.
 
 from typing import Protocol
 
-from grading.judge import Criterion
+from grading.calibration.rows import Scope
 from simulator.canonical import canonical_hash
-from simulator.model import WireModel
 
 NO_CALIBRATION = "no_calibration"
 CONFIGURATION_MISMATCH = "evaluator_configuration_mismatch"
-
-
-class Scope(WireModel):
-    """What a judgment is about: a judge that is qualified for one thing is not for another."""
-
-    criterion: Criterion
-    world: str
-    policy_version: str
 
 
 class Qualification(Protocol):

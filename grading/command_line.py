@@ -67,6 +67,12 @@ LabelInPhoenixOption = Annotated[
 PolicyVersionOption = Annotated[str, typer.Option(help="The version of the policy that messages are judged by.")]
 WorldOption = Annotated[str, typer.Option(help="The world of the cases.")]
 CriterionOption = Annotated[str, typer.Option(help="What is judged.")]
+RegistryFileOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--registry", metavar="FILE", help="Your registry of calibrations; by default the one the matrix file names."
+    ),
+]
 DEFAULT_STORE = ".cellwise/cellwise.db"
 DEFAULT_REGISTRY = Path("registry.yaml")
 DEFAULT_POLICY_VERSION = "orders-refund-policy-v1"
@@ -188,11 +194,16 @@ def show(
 
 
 @app.command(epilog="Example: cellwise grade order-resolution")
-def grade(matrix: MatrixArgument = None, store: StoreOption = DEFAULT_STORE, json: JsonOption = False) -> None:
+def grade(
+    matrix: MatrixArgument = None,
+    registry: RegistryFileOption = None,
+    store: StoreOption = DEFAULT_STORE,
+    json: JsonOption = False,
+) -> None:
     """Grade what is stored with the graders as they are now. No agent runs; earlier grades stay."""
     from grading.commands import grade as command
 
-    command.grade(matrix, store=store, json=json)
+    command.grade(matrix, registry=registry, store=store, json=json)
 
 
 @app.command(
@@ -207,13 +218,19 @@ def judge(
     collect: Annotated[
         bool, typer.Option(help="Call the judge also where its word will not count: to calibrate or compare it.")
     ] = False,
+    registry: RegistryFileOption = None,
+    verdicts: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write what it said of which evidence, for calibrate import.")
+    ] = None,
     store: StoreOption = DEFAULT_STORE,
     json: JsonOption = False,
 ) -> None:
     """Judge stored ledgers: what is pending, or all of them with another judge. No agent runs; earlier ones stay."""
     from grading.commands import judge as command
 
-    command.judge(matrix, judge_file=judge, collect=collect, store=store, json=json)
+    command.judge(
+        matrix, judge_file=judge, registry=registry, collect=collect, verdicts=verdicts, store=store, json=json
+    )
 
 
 @app.command(epilog="Example: cellwise publish --phoenix http://localhost:6006")

@@ -17,6 +17,7 @@ from typing import Any
 
 import orjson
 
+from grading.calibration.rows import Scope
 from grading.cost import NOT_DISPATCHED, UNKNOWN, Cost, CostTotal, total_spent
 from grading.judge import Answer, Judge, Unavailable, verdict_of
 from grading.judge.budget import Admission, Spent
@@ -27,7 +28,7 @@ from grading.judge.configuration import (
     configuration_hash,
 )
 from grading.judge.judgment import CostComponent, Judgment, Receipt, Vote, binding, carried
-from grading.judge.qualification import CONFIGURATION_MISMATCH, Qualification, Scope, Uncalibrated
+from grading.judge.qualification import CONFIGURATION_MISMATCH, Qualification, Uncalibrated
 from grading.manifest import Manifest
 from grading.projection import semantic
 from grading.redaction import Redactor
@@ -399,7 +400,7 @@ class _Judging:
         if unqualified is None:
             bound = binding(item.content, self._cases[item.case_id], self._scope.policy_version)
             receipt = Receipt(
-                criterion=self._scope.criterion,
+                criterion=self._configuration.criterion,
                 judge_version=self._configuration.version,
                 configuration_hash=self._configuration_hash,
                 calibration_hash=self._qualification.calibration_hash,
@@ -413,7 +414,7 @@ class _Judging:
                 ended=max(vote.ended for vote in votes),
             )
         return Judgment(
-            criterion=self._scope.criterion,
+            criterion=self._configuration.criterion,
             configuration_hash=self._configuration_hash,
             calibration_hash=self._qualification.calibration_hash,
             request_hash=request_hash,
@@ -442,7 +443,7 @@ class _Judging:
 
     def _refuse(self, attempt_id: int, checked: int, reason: str) -> None:
         refused = Judgment(
-            criterion=self._scope.criterion,
+            criterion=self._configuration.criterion,
             configuration_hash=self._configuration_hash,
             calibration_hash=self._qualification.calibration_hash,
             qualification=self._qualification.inputs_hash,

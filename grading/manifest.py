@@ -144,6 +144,8 @@ class ResolvedStudy:
     agent_root: Path
     """The folder that agents of one's own are imported from: the matrix file's."""
     matrix_file: Path
+    registry: Path | None = None
+    """The operator's registry, where the matrix file names one."""
 
 
 def resolve(matrix_file: Path) -> ResolvedStudy:
@@ -171,6 +173,7 @@ def resolve(matrix_file: Path) -> ResolvedStudy:
         parallelism=matrix.parallelism or _processors(),
         agent_root=matrix_file.parent.absolute(),
         matrix_file=matrix_file,
+        registry=matrix_file.parent / matrix.registry if matrix.registry is not None else None,
     )
 
 
@@ -230,7 +233,7 @@ def _manifest(matrix: MatrixFile, world: str, cases: list[Case], agents: list[Ag
         graders=[
             RegisteredGrader(name=name, version=source_hash(f"grading.graders.{world}")) for name in matrix.graders
         ],
-        judge=registered(matrix.judge, world) if matrix.judge is not None else None,
+        judge=registered(matrix.judge, world, matrix.calibration) if matrix.judge is not None else None,
         redaction=RegisteredRedaction.of(matrix.redaction) if matrix.redaction is not None else None,
         isolation=matrix.isolation,
         seed=matrix.seed,

@@ -15,6 +15,7 @@ from grading.redaction import Redaction
 from grading.schedule import PresentedOrder
 from grading.yaml_file import Document, FileError, nearest, read
 from simulator.assignment import Limits
+from simulator.ledger import Sha256
 from simulator.model import WireModel
 
 CASE_SUFFIXES = (".yaml", ".yml", ".json")
@@ -131,6 +132,12 @@ class MatrixFile(WireModel):
         None, examples=["literal", {"type": "openai", "model": "gpt-4o-mini-2024-07-18", "votes": 3}]
     )
     """What judges whether the agents' messages are true; it counts only where it is calibrated."""
+    calibration: Sha256 | None = None
+    """The calibration record that the judge is to count by: the hash that cellwise calibrate compile prints."""
+    registry: Annotated[str, StringConstraints(min_length=1, max_length=1_000)] | None = Field(
+        None, examples=["registry.yaml"]
+    )
+    """The operator's registry that trusts that record, relative to this file. No part of what is registered."""
     redaction: Redaction | None = None
     """What is replaced before anything leaves for a judge, for Phoenix or for a report."""
     limits: Limits = Limits()
@@ -168,6 +175,12 @@ def read_matrix(path: Path) -> tuple[Document, MatrixFile]:
     if matrix.baseline is not None and matrix.baseline not in names:
         message = f"no condition is called '{matrix.baseline}':{nearest(matrix.baseline, names)}"
         problems.append(document.error(("baseline",), message))
+    if matrix.calibration is not None and matrix.judge is None:
+        problems.append(document.error(("calibration",), "there is no judge that could count by it: write judge"))
+    if matrix.registry is not None and matrix.calibration is None:
+        problems.append(
+            document.error(("registry",), "is asked about a calibration, and none is named: write calibration")
+        )
     if problems:
         raise FileError.together(problems)
     return document, matrix

@@ -12,7 +12,7 @@ from types import FrameType
 import typer
 
 from grading.commands import INTERRUPTED, LEFT, MISSING, UNPUBLISHED, beside, console, fail, one_matrix, open_store
-from grading.commands.judge import judge_stage, tell
+from grading.commands.judge import check_judge, judge_stage, tell
 from grading.commands.publish import Target, publish_to
 from grading.manifest import Manifest, ResolvedStudy, differences, resolve
 from grading.planning import register
@@ -36,6 +36,7 @@ def run(
     matrix_file = find_study(study)
     resolved = resolve(matrix_file)
     check_only(only, resolved.manifest)
+    check_judge(resolved)
     target = Target.of(phoenix, store)
     with open_store(store, create=True) as opened:
         old = reading.find_matrix(opened, reuse) if reuse is not None else None
@@ -111,7 +112,7 @@ def _advance(
             raise typer.Exit(INTERRUPTED)
         judged = None
         if study.manifest.judge is not None and not runner.draining:
-            judged = judge_stage(opened, matrix, study.manifest, study.manifest.judge)
+            judged = judge_stage(opened, matrix, study.manifest, study.manifest.judge, registry=study.registry)
             tell(judged, matrix.name)
         summary = summary_of(opened, matrix)
         if not json:

@@ -160,8 +160,16 @@ WrittenJudge = Literal["literal"] | WrittenOpenAIJudge
 class JudgeFile(WireModel):
     """A judge in a file of its own, to judge stored ledgers with."""
 
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
     version: Literal[1]
+    """The format of this file."""
     judge: WrittenJudge
+    """The judge."""
+    calibration: Sha256 | None = None
+    """The calibration record that it is to count by."""
+    registry: str | None = None
+    """The operator's registry that trusts that record, relative to this file."""
 
 
 class LiteralConfiguration(WireModel):
@@ -192,6 +200,8 @@ class RegisteredJudge(WireModel):
 
     configuration: JudgeConfiguration
     policy_version: Annotated[str, StringConstraints(min_length=1, max_length=100)]
+    calibration: Sha256 | None
+    """The calibration record that it is to count by; whether it does, a registry of the operator's says."""
     connection: JudgeConnection | None
     """None where nothing has to be reached."""
 
@@ -204,7 +214,9 @@ def configuration_hash(configuration: LiteralConfiguration | OpenAIConfiguration
     return canonical_hash(configuration.model_dump(mode="json"))
 
 
-def registered(written: Literal["literal"] | WrittenOpenAIJudge, world: str) -> RegisteredJudge:
+def registered(
+    written: Literal["literal"] | WrittenOpenAIJudge, world: str, calibration: str | None = None
+) -> RegisteredJudge:
     """A written judge with everything resolved.
 
     Raises:
@@ -212,11 +224,12 @@ def registered(written: Literal["literal"] | WrittenOpenAIJudge, world: str) -> 
     """
     if world not in POLICY_VERSIONS:
         raise ValueError(f"there is no judge for the world {world!r}")
+    policy = POLICY_VERSIONS[world]
     if isinstance(written, str):
         literal = LiteralConfiguration(
             type="literal", criterion=CRITERION, version=source_hash("grading.judge.literal")
         )
-        return RegisteredJudge(configuration=literal, policy_version=POLICY_VERSIONS[world], connection=None)
+        return RegisteredJudge(configuration=literal, policy_version=policy, calibration=calibration, connection=None)
     decides = {name: getattr(written, name) for name in OpenAIDecides.model_fields}
     configuration = OpenAIConfiguration(
         **{
@@ -229,7 +242,9 @@ def registered(written: Literal["literal"] | WrittenOpenAIJudge, world: str) -> 
         }
     )
     connection = JudgeConnection(**{name: getattr(written, name) for name in JudgeConnection.model_fields})
-    return RegisteredJudge(configuration=configuration, policy_version=POLICY_VERSIONS[world], connection=connection)
+    return RegisteredJudge(
+        configuration=configuration, policy_version=policy, calibration=calibration, connection=connection
+    )
 
 
 def openai_version() -> str:

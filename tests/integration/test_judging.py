@@ -17,11 +17,12 @@ import orjson
 import pytest
 from fake_provider import MODEL, Provider, Reply, completion, error, provider
 
+from grading.calibration.registry import Registry
+from grading.calibration.rows import Scope
 from grading.judge.budget import cost_of
 from grading.judge.configuration import Budget, JudgeConnection, Prices, RegisteredJudge, WrittenOpenAIJudge, registered
 from grading.judge.judgment import Judgment, binding
 from grading.judge.openai import JudgeMisconfigured
-from grading.judge.qualification import Scope
 from grading.judging import Judged, judge_matrix
 from grading.manifest import Manifest, resolve
 from grading.planning import register
@@ -640,3 +641,70 @@ def test_a_study_with_a_judge_runs_from_the_file_to_the_table(judged_study: Path
     assert found["summary"]["conditions"][0]["semantic"]["joint"] == 0
     status, out, told = cellwise(tmp_path, "grade")
     assert (status, "24 not judged, the judge does not count: no_calibration" in told) == (0, True)
+
+
+# With the packaged calibration and its registry
+
+NATIVE = CASES.parents[1] / "native-semantic"
+
+
+def _record() -> str:
+    (record,) = Registry.load(NATIVE / "registry.yaml").qualifications
+    return record
+
+
+def test_the_packaged_calibration_is_of_todays_literal_judge() -> None:
+    record = Registry.load(NATIVE / "registry.yaml").qualifications[_record()].record
+    assert record.configuration_hash == registered("literal", "orders").configuration_hash()
+
+
+def test_a_study_is_judged_assessed_and_after_a_revocation_not_current_while_its_grades_stay(
+    judged_study: Path, tmp_path: Path
+) -> None:
+    shutil.copy(judged_study / "cases.yaml", tmp_path)
+    shutil.copytree(NATIVE, tmp_path / "trust")
+    matrix = MATRIX.replace("  - {name: first, agent: first-record-mutant}\n", "")
+    (tmp_path / "matrix.yaml").write_text(matrix + f"calibration: {_record()}\nregistry: trust/registry.yaml\n")
+    status, out, told = cellwise(tmp_path, "run", "matrix.yaml", "--phoenix", "off", "--json")
+    assert status == 0, told
+    found = {one["condition"]: one for one in json.loads(out)["summary"]["conditions"]}
+    assert (found["settles"]["contract"], found["settles"]["semantic"]["joint"], found["settles"]["completed"]) == (
+        8,
+        0,
+        6,
+    )
+    assert (found["control"]["contract"], found["control"]["semantic"]["joint"]) == (8, 8)
+    costs = [one["semantic"]["judge_cost"] for one in found.values()]
+    assert [(one["unknown"], one["complete_micro_dollars"]) for one in costs] == [(8, None), (8, None)]
+
+    trusted = tmp_path / "trust/registry.yaml"
+    status, out, _ = cellwise(tmp_path, "assess", "--registry", str(trusted), "--json")
+    assert (json.loads(out)["status"], json.loads(out)["not_current"]) == ("current", 0)
+    trusted.write_text(trusted.read_text() + "    revoked: {at: 2021-01-01T00:00:00Z, reason: superseded}\n")
+    status, out, _ = cellwise(tmp_path, "assess", "--registry", str(trusted), "--json")
+    assert (json.loads(out)["status"], json.loads(out)["not_current"]) == ("not_current", 16)
+    assert json.loads(out)["by_reason"] == {"qualification_missing_or_revoked": 16}
+    # Assessing changes nothing that was graded.
+    status, out, _ = cellwise(tmp_path, "status", "--json")
+    assert json.loads(out)["summary"]["conditions"][0]["semantic"]["joint"] == 8
+
+
+def test_a_calibration_without_a_registry_to_ask_is_refused_before_anything_runs(
+    judged_study: Path, tmp_path: Path
+) -> None:
+    shutil.copy(judged_study / "cases.yaml", tmp_path)
+    (tmp_path / "matrix.yaml").write_text(MATRIX + f"calibration: {_record()}\n")
+    status, _, told = cellwise(tmp_path, "run", "matrix.yaml", "--phoenix", "off")
+    assert (status, "give its --registry FILE" in told) == (2, True)
+    assert not (tmp_path / ".cellwise").exists()
+
+
+def test_what_a_judge_said_is_written_once_for_each_evidence_to_calibrate_it(store: Store, tmp_path: Path) -> None:
+    at = ["--store", str(tmp_path / "store.db"), "--collect", "--verdicts", str(tmp_path / "verdicts.jsonl")]
+    assert cellwise(tmp_path, "judge", *at)[0] == 0
+    lines = [json.loads(line) for line in (tmp_path / "verdicts.jsonl").read_text().splitlines()]
+    different = {one.request_hash for one in documents(store)}
+    assert {line["evidence_hash"] for line in lines} == different
+    assert len(lines) == len(different)
+    status, _, told = cellwise(tmp_path, "judge", *at)
+    assert (status, "verdicts.jsonl" in told) == (2, True)

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from in_process_trial import run
 from orders_cases import CASES, Case, changed
 
+from grading.calibration.rows import Scope
 from grading.cost import Cost
 from grading.graders.orders import Expectation
 from grading.judge import Answer, Reservation, verdict_of
@@ -31,7 +32,7 @@ from grading.judge.literal import LiteralJudge
 from grading.judge.literal import judge as literal
 from grading.judge.pace import Pace
 from grading.judge.prompt import evidence, messages
-from grading.judge.qualification import NO_CALIBRATION, Scope, Uncalibrated
+from grading.judge.qualification import NO_CALIBRATION, Uncalibrated
 from grading.judge.rubric import UnknownRubric, reference, rubric, rubric_ids
 from grading.projection import semantic
 from grading.yaml_file import FileError, load

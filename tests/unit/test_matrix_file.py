@@ -39,7 +39,7 @@ def test_defaults(write: Write) -> None:
         "conditions": [{"name": "control", "agent": "descriptive-control", "settings": {}, "env": [], "sources": [],
                         "reuse": None, "limits": None}],
         "baseline": None, "repetitions": 1, "presented_order": "alternate", "order": "parallel",
-        "graders": ["structural"], "judge": None, "redaction": None,
+        "graders": ["structural"], "judge": None, "calibration": None, "registry": None, "redaction": None,
         "limits": Limits().model_dump(mode="json"), "parallelism": None, "seed": None,
         "isolation": "process", "estimand": "difference in contract passes", "margin": "0.03", "confidence": "0.95",
         "minimum_clusters": 30, "measurement_profile": "measured",
@@ -95,6 +95,8 @@ def test_settings_keep_what_was_written(write: Write) -> None:
         ("    agents: x", 7, "conditions[0]: unknown field 'agents': did you mean 'agent'?"),
         ("  - {name: control, agent: x}", 7, "'control' is the name of another condition on line 5: rename one"),
         ("judge: x", 7, "judge: must be literal or a mapping with the fields"),
+        ("registry: r.yaml", 7, "registry: is asked about a calibration, and none is named: write calibration"),
+        (f"calibration: sha256:{'0' * 64}", 7, "calibration: there is no judge that could count by it: write judge"),
         ("judgement: literal", 7, "unknown field 'judgement': did you mean 'judge'?"),
     ],
 )

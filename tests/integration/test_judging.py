@@ -27,11 +27,12 @@ from grading.judging import Judged, judge_matrix
 from grading.manifest import Manifest, resolve
 from grading.planning import register
 from grading.projection import semantic
+from grading.publication import desired
 from grading.redaction import Redaction, RegisteredRedaction, Replacement
 from grading.results import summary_of
 from grading.runner import Runner
 from grading.semantic import semantic_of
-from grading.store import Store, judgments, reading
+from grading.store import Store, judgments, reading, reusing
 from simulator.canonical import canonical, canonical_hash, sha256
 
 CASES = Path(__file__).parents[2] / "grading/studies/order-resolution/cases.yaml"
@@ -708,3 +709,29 @@ def test_what_a_judge_said_is_written_once_for_each_evidence_to_calibrate_it(sto
     assert len(lines) == len(different)
     status, _, told = cellwise(tmp_path, "judge", *at)
     assert (status, "verdicts.jsonl" in told) == (2, True)
+
+
+def test_a_redaction_keeps_text_from_phoenix_too(judged_study: Path, tmp_path: Path) -> None:
+    shutil.copy(judged_study / "cases.yaml", tmp_path)
+    redaction = 'redaction: {replace: [{pattern: "blue backpack", replacement: "[item]"}]}\n'
+    (tmp_path / "matrix.yaml").write_text(MATRIX + redaction)
+    study = resolve(tmp_path / "matrix.yaml")
+    with closing(sqlite3.connect(judged_study / "store.db")) as original:
+        original.execute("VACUUM INTO ?", [str(tmp_path / "store.db")])
+    with Store.open(tmp_path / "store.db") as store:
+        (old,) = reading.matrices(store)
+        new = reading.find_matrix(store, register(store, study.manifest).matrix_id)
+        assert len(reusing.reuse(store, new.id, old.id)) == LEDGERS
+        runner = Runner(store, new, study.manifest, root=tmp_path, folder=tmp_path / "workers", parallelism=1)
+        assert runner.run() == "complete"
+        judge_matrix(store, new, study.manifest, study.manifest.judge, qualification=Qualified())  # type: ignore[arg-type]
+        wanted = desired(store, new)
+        shown = repr([wanted.cases, [condition.metadata for condition in wanted.conditions]])
+        runs = [run for condition in wanted.conditions for run in condition.runs()]
+        assert len(runs) == LEDGERS
+        assert {one.name for run in runs for one in run.evaluations} == {
+            "contract", "completed", "coverage", "semantic", "joint"
+        }  # fmt: skip
+        shown += repr(runs)
+        assert "backpack" not in shown
+        assert "[item]" in shown

@@ -255,12 +255,14 @@ class _Judging:
         ):
             attempts = [one.evidence_attempt_id for one in trials if one.evidence_attempt_id is not None]
             known = judgments.latest(self._store, attempts, self._configuration_hash, self._qualification.inputs_hash)
+            ever = judgments.latest(self._store, attempts, self._configuration_hash)
             for trial in trials:
                 if trial.evidence_attempt_id is None or trial.ledger is None:
                     continue
                 self._outcome.planned += 1
                 earlier = known.get(trial.evidence_attempt_id)
-                if earlier is not None and earlier.state == "judged":
+                settled = earlier is not None and earlier.state == "judged"
+                if settled or self._counted(ever.get(trial.evidence_attempt_id)):
                     self._outcome.before += 1
                     continue
                 now = self._clock()
@@ -270,6 +272,14 @@ class _Judging:
                     continue
                 content = orjson.loads(trial.ledger)["content"]
                 yield _Item(trial.evidence_attempt_id, trial.case_id, content, now)
+
+    def _counted(self, earlier: judgments.StoredJudgment | None) -> bool:
+        """Whether a judgment counted under this calibration when it was made. A registry that has changed since does
+        not unmake it: what would count today is the assessment's question."""
+        if earlier is None or earlier.state != "judged" or earlier.reason is not None or earlier.document is None:
+            return False
+        calibration: str | None = orjson.loads(earlier.document)["calibration_hash"]
+        return calibration == self._qualification.calibration_hash
 
     # Votes: in the judge's threads
 

@@ -186,6 +186,8 @@ def api_key(connection: JudgeConnection) -> str:
             f"the judge's key is not in the environment: set {connection.api_key_env}, "
             "or write api_key_env: null where the server asks for none"
         )
+    if not (key.isascii() and key.isprintable()):
+        raise JudgeMisconfigured(f"{connection.api_key_env} holds characters that no key has: set it again")
     return key
 
 

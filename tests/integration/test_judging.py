@@ -214,6 +214,16 @@ def test_what_was_refused_before_is_judged_once_it_is_qualified_and_what_was_jud
     assert [one.state for one in judgments.history(store, trial.evidence_attempt_id)] == ["refused", "judged", "judged"]
 
 
+def test_a_registry_that_has_changed_since_unmakes_no_judgment(store: Store) -> None:
+    judge(store)
+    revoked = Qualified()
+    revoked.inputs_hash = canonical_hash("revoked")
+    revoked.check = lambda *_: "qualification_missing_or_revoked"  # type: ignore[method-assign]
+    outcome = judge(store, qualification=revoked)
+    assert (outcome.before, outcome.refused) == (LEDGERS, {})
+    assert table(store)["control"]["semantic"]["joint"] == 8
+
+
 def test_the_receipt_binds_the_execution(store: Store) -> None:
     judge(store)
     (matrix,) = reading.matrices(store)

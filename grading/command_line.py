@@ -52,7 +52,9 @@ OnlyOption = Annotated[
     list[str] | None,
     typer.Option(metavar="case=..,condition=..", help="Run these cells alone. May be given several times."),
 ]
-StudyArgument = Annotated[str, typer.Argument(metavar="STUDY", help="A packaged study's name, or a matrix file.")]
+StudyArgument = Annotated[
+    str, typer.Argument(metavar="STUDY", help="A packaged study's name, a matrix file or a study file.")
+]
 MatrixArgument = Annotated[
     str | None, typer.Argument(metavar="[MATRIX]", help="Its name, number or manifest hash; the latest by default.")
 ]
@@ -73,6 +75,11 @@ RegistryFileOption = Annotated[
         "--registry", metavar="FILE", help="Your registry of calibrations; by default the one the matrix file names."
     ),
 ]
+SlicesOption = Annotated[
+    Path | None,
+    typer.Option(metavar="PLAN", help="A slice plan's file; the one that the matrix file names by default."),
+]
+ForceOption = Annotated[bool, typer.Option("--force", help="Replace a file that is there already.")]
 DEFAULT_STORE = ".cellwise/cellwise.db"
 DEFAULT_REGISTRY = Path("registry.yaml")
 DEFAULT_POLICY_VERSION = "orders-refund-policy-v1"
@@ -151,7 +158,8 @@ def run(
     store: StoreOption = DEFAULT_STORE,
     json: JsonOption = False,
 ) -> None:
-    """Run a study, grade it, publish it and print its table. What is done already is not done again."""
+    """Run a study, or each of its comparisons, grade it, publish it and print its table. What is done already is not
+    done again."""
     from grading.commands import run as command
 
     command.run(study, only=only, reuse=reuse, parallelism=parallelism, phoenix=phoenix, store=store, json=json)
@@ -233,6 +241,107 @@ def judge(
     )
 
 
+@app.command(
+    epilog="Examples: cellwise compare order-resolution · cellwise compare refunds --slices slices.yaml --junit out.xml"
+)
+def compare(
+    matrix: MatrixArgument = None,
+    baseline: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Another condition to compare with than the registered baseline.")
+    ] = None,
+    slices: SlicesOption = None,
+    junit: Annotated[Path | None, typer.Option(metavar="FILE", help="Write JUnit XML for CI.")] = None,
+    markdown: Annotated[Path | None, typer.Option(metavar="FILE", help="Write Markdown for a pull request.")] = None,
+    force: ForceOption = False,
+    store: StoreOption = DEFAULT_STORE,
+    json: JsonOption = False,
+) -> None:
+    """Show the baseline against each candidate: what changed, by how much, and how sure that is."""
+    from grading.commands import compare as command
+
+    command.compare(
+        matrix, baseline=baseline, slices=slices, store=store, json=json, junit=junit, markdown=markdown, force=force
+    )
+
+
+@app.command(
+    epilog="Exit statuses: 0 lab_pass; 10 hold; 11 block; 12 expired. "
+    "Example: cellwise decide refunds --policy policy.yaml"
+)
+def decide(
+    comparison: Annotated[str, typer.Argument(help="A matrix of two conditions: its name, number or manifest hash.")],
+    policy: Annotated[str, typer.Option(metavar="FILE|packaged", help="The operator's release policy.")],
+    receipt: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="An earlier receipt: it has expired if anything changed since.")
+    ] = None,
+    at: Annotated[str | None, typer.Option(metavar="TIME", help="Decide as of this time instead of now.")] = None,
+    store: StoreOption = DEFAULT_STORE,
+    json: JsonOption = False,
+) -> None:
+    """Print the release receipt of a comparison with every reason; the exit status can gate CI."""
+    from grading.commands import decide as command
+
+    command.decide(comparison, policy=policy, at=at, receipt=receipt, store=store, json=json)
+
+
+@app.command(epilog="Example: cellwise diff refunds 3")
+def diff(
+    old: Annotated[str, typer.Argument(help="The earlier matrix: its name, number or manifest hash.")],
+    new: Annotated[str, typer.Argument(help="The later one.")],
+    store: StoreOption = DEFAULT_STORE,
+    json: JsonOption = False,
+) -> None:
+    """Show for two matrices what was reused, graded again and run again, and why."""
+    from grading.commands import diff as command
+
+    command.diff(old, new, store=store, json=json)
+
+
+@app.command(epilog="Example: cellwise power --worse 0.01 --better 0.03")
+def power(
+    worse: Annotated[float, typer.Option(help="Share of customers whom the candidate really makes worse.")],
+    better: Annotated[float, typer.Option(help="Share of customers whom it really makes better.")],
+    margin: Annotated[float, typer.Option(help="The largest loss that still counts as no worse.")] = 0.03,
+    confidence: Annotated[float, typer.Option(help="Of the lower bound.")] = 0.95,
+    minimum_clusters: Annotated[int, typer.Option(help="The least customers that are registered.")] = 30,
+    probability: Annotated[float, typer.Option(help="How often non-inferiority should be found.")] = 0.8,
+    at_most: Annotated[int, typer.Option(min=2, max=100_000, help="Where to stop looking.")] = 5_000,
+    json: JsonOption = False,
+) -> None:
+    """Show how many customers a comparison needs to find that a candidate is no worse."""
+    from grading.commands import power as command
+
+    command.power(
+        worse,
+        better,
+        margin=margin,
+        confidence=confidence,
+        minimum_clusters=minimum_clusters,
+        probability=probability,
+        at_most=at_most,
+        json=json,
+    )
+
+
+@app.command(epilog="Example: cellwise report order-resolution -o report.html")
+def report(
+    matrix: MatrixArgument = None,
+    output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="The HTML file.")] = Path(
+        "report.html"
+    ),
+    baseline: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Another condition to compare with than the registered baseline.")
+    ] = None,
+    slices: SlicesOption = None,
+    force: ForceOption = False,
+    store: StoreOption = DEFAULT_STORE,
+) -> None:
+    """Write one HTML file to send around: the matrix, what changed with transcripts, statistics, costs, manifest."""
+    from grading.commands import report as command
+
+    command.report(matrix, output=output, baseline=baseline, slices=slices, force=force, store=store)
+
+
 @app.command(epilog="Example: cellwise publish --phoenix http://localhost:6006")
 def publish(
     matrix: MatrixArgument = None,
@@ -245,6 +354,34 @@ def publish(
     from grading.commands import publish as command
 
     command.publish(matrix, phoenix=phoenix, thorough=thorough, store=store, json=json)
+
+
+@app.command("export", epilog="Example: cellwise export order-resolution packet.json")
+def export_packet(
+    comparison: Annotated[str, typer.Argument(help="A matrix of two arms: its name, number or manifest hash.")],
+    packet: Annotated[Path, typer.Argument(help="The file to write; one that is there already is never touched.")],
+    store: StoreOption = DEFAULT_STORE,
+    json: JsonOption = False,
+) -> None:
+    """Write a comparison's evidence into one file that replays anywhere, and print the file's SHA-256."""
+    from grading.commands import export as command
+
+    command.export(comparison, packet, store=store, json=json)
+
+
+@app.command(epilog="Example: cellwise replay packet.json --expect-sha256 HASH")
+def replay(
+    packet: Annotated[Path, typer.Argument(help="A file that cellwise export wrote.")],
+    expect_sha256: Annotated[
+        str | None,
+        typer.Option(metavar="HASH", help="The SHA-256 of the file, known from elsewhere than the file itself."),
+    ] = None,
+    json: JsonOption = False,
+) -> None:
+    """Rebuild, regrade and recompute every trial of a packet, without agent, judge or network."""
+    from grading.commands import replay as command
+
+    command.replay(packet, expect_sha256=expect_sha256, json=json)
 
 
 @app.command(epilog="Example: cellwise phoenix")
@@ -415,11 +552,13 @@ def exit_code(error: Exception) -> int | None:
 
     if isinstance(error, FileError | NotFound | StoreError | JudgeMisconfigured):
         return BAD_INPUT
+    from grading.arms import NotAComparison
     from grading.calibration.importing import ReviewsRefused
     from grading.calibration.record import RowsRefused
     from grading.calibration.split import SplitRefused
+    from grading.packet_reading import PacketRefused
 
-    if isinstance(error, ReviewsRefused | RowsRefused | SplitRefused):
+    if isinstance(error, NotAComparison | PacketRefused | ReviewsRefused | RowsRefused | SplitRefused):
         return BAD_INPUT
     from grading.runner import WorkersFailing
 

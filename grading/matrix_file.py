@@ -148,6 +148,8 @@ class MatrixFile(WireModel):
     """For whatever is drawn at random; 0 is a seed like any other."""
     isolation: Literal["process"] = "process"
     """What stands between the agent and the recorder."""
+    slice_plan: str | None = Field(None, examples=["slices.yaml"])
+    """A file that puts every case into slices; a decision may require those of a plan that is named here."""
     estimand: Annotated[str, StringConstraints(min_length=1, max_length=200)] = "difference in contract passes"
     """What a comparison estimates."""
     margin: Share = "0.03"

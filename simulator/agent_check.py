@@ -30,10 +30,8 @@ def problems_with(root: str, name: str, settings: list[dict[str, Any]]) -> list[
         return [f"'{module_name}' has no function '{function_name}': {there}"] * len(settings)
     if not callable(function):
         return [f"'{name}' is no function but of type {type(function).__name__}"] * len(settings)
-    if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
-        return [f"'{name}' must be a plain function that returns its output, not async and no generator"] * len(
-            settings
-        )
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        return [f"'{name}' must return its output, not yield it"] * len(settings)
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError) as error:

@@ -13,7 +13,7 @@ from typing import Any
 
 import orjson
 
-from simulator.agent_host import die_with_parent
+from simulator.agent_host import become_subreaper, die_with_parent
 from simulator.agent_process import AgentNotStartable
 from simulator.journal import Journal
 from simulator.recorder import Lease, ProviderFailed, Recorder
@@ -30,6 +30,7 @@ def main() -> None:
     parser.add_argument("--name", required=True)
     arguments = parser.parse_args()
     die_with_parent()
+    become_subreaper()
     intake = Intake(socket.socket(fileno=os.dup(0)))
     with arguments.log.open("ab", buffering=0) as log:
         try:

@@ -113,6 +113,8 @@ def import_(
     else:
         if len(reviewers) != 2:
             raise fail("name the two reviewers that the items were exported for: --reviewer alice --reviewer bob")
+        if len({*reviewers, adjudicator}) != 3:
+            raise fail("the two reviewers and the adjudicator must be three different people")
         with _phoenix(phoenix, store) as server:
             imported = _from_phoenix(server, key, reviewers, adjudicator, verdicts)
     _tell(imported)
@@ -185,8 +187,6 @@ def _from_phoenix(
     from grading.calibration.labelling import check_users, read_labels, send_items
 
     labels: dict[str, Labels] = {reviewer: read_labels(server, key, reviewer) for reviewer in reviewers}
-    if len(labels) < 2:
-        raise fail("name two different reviewers")
     check_users(labels)
     first, second = (labels[reviewer].items for reviewer in reviewers)
     imported = make_rows(key, first, second, judgments=verdicts)

@@ -4,27 +4,31 @@ import json as json_format
 from contextlib import ExitStack
 from pathlib import Path
 
-from grading.commands import open_store
-from grading.manifest import resolve
+from grading.commands import open_store, reuse_needs_one
 from grading.planning import Plan
 from grading.planning import plan as make_plan
 from grading.store import StoreError
-from grading.studies import find_study
+from grading.studies import load_study
 
 
 def plan(study: str, *, reuse: str | None, store: str, json: bool) -> None:
-    resolved = resolve(find_study(study))
+    loaded = load_study(study)
+    if reuse is not None and loaded.of_comparisons:
+        raise reuse_needs_one(loaded)
     with ExitStack() as stack:
         opened = None
         if "://" in store or Path(store).exists():
             opened = stack.enter_context(open_store(store))
         elif reuse is not None:
             raise StoreError(f"{store}: there is no store here to reuse {reuse} from")
-        found = make_plan(opened, resolved.manifest, reuse=reuse)
-    if json:
-        print(json_format.dumps(found.to_json()))
+        plans = [make_plan(opened, each.manifest, reuse=reuse) for each in loaded.matrices]
+    if not json:
+        for each in plans:
+            _print(each)
+    elif loaded.of_comparisons:
+        print(json_format.dumps({"version": 1, "study": loaded.name, "comparisons": [one.to_json() for one in plans]}))
     else:
-        _print(found)
+        print(json_format.dumps(plans[0].to_json()))
 
 
 def _print(found: Plan) -> None:

@@ -61,31 +61,42 @@ def address_for(reviewer: str, output: str) -> str:
     return line.split("  for ")[0]
 
 
-def label(page: Any, address: str, item: str, choice: str, reason: str | None = None) -> str:
-    """What a reviewer does for one item; the text of the page before the choice."""
-    page.goto(address)
-    page.get_by_text(item, exact=True).first.click()
-    page.get_by_role("button", name="Share").wait_for()
-    choose = page.get_by_role("button", name="Select an item")
-    if not choose.count():
-        # Phoenix remembers whether the panel was open.
-        page.get_by_role("button", name="Annotate").or_(choose).first.wait_for()
-        if not choose.count():
+class Labeller:
+    """Whoever sits before the browser."""
+
+    def __init__(self, page: Any) -> None:
+        self._page = page
+        self._panel_is_open = False
+
+    def label(self, address: str, item: str, choice: str, reason: str | None = None) -> str:
+        """Labels one item; the text of the page before the choice."""
+        page = self._page
+        page.goto(address)
+        page.get_by_text(item, exact=True).first.click()
+        page.get_by_text("CUSTOMER customer-1 WRITES").last.wait_for()
+        if not self._panel_is_open:
+            # Once: Phoenix remembers that the panel is open.
             page.get_by_role("button", name="Annotate").first.click()
-    choose.first.wait_for()
-    seen: str = page.inner_text("body")
-    choose.first.click()
-    page.get_by_role("option", name=choice, exact=True).click()
-    page.get_by_text("View annotation details").first.wait_for()
-    if reason is not None:
-        page.get_by_role("button", name="explain").first.click()
-        page.locator("textarea[name='cellwise-message-truth.explanation']").fill(reason)
-        with page.expect_response(lambda response: "utation" in (response.request.post_data or "")):
-            page.get_by_role("button", name="Save", exact=True).first.click()
-    folder = os.environ.get(SCREENSHOTS)
-    if folder:
-        page.screenshot(path=str(Path(folder) / f"labelling-{item}.png"))
-    return seen
+            self._panel_is_open = True
+        choose = page.get_by_role("button", name="Select an item")
+        choose.first.wait_for()
+        seen: str = page.inner_text("body")
+        choose.first.click()
+        with page.expect_response(_is_saving):
+            page.get_by_role("option", name=choice, exact=True).click()
+        if reason is not None:
+            page.get_by_role("button", name="explain").first.click()
+            page.locator("[name='cellwise-message-truth.explanation']").fill(reason)
+            with page.expect_response(_is_saving):
+                page.get_by_role("button", name="Save", exact=True).first.click()
+        folder = os.environ.get(SCREENSHOTS)
+        if folder:
+            page.screenshot(path=str(Path(folder) / f"labelling-{item}.png"))
+        return seen
+
+
+def _is_saving(response: Any) -> bool:
+    return "utation" in (response.request.post_data or "")
 
 
 def test_labels_on_phoenix_s_page_end_as_rows_of_a_record(
@@ -101,10 +112,11 @@ def test_labels_on_phoenix_s_page_end_as_rows_of_a_record(
     assert len(key) == len({item.group for item in key}) == 3
     agreed, disputed, last = (item.id for item in key)
 
+    person = Labeller(page)
     for item, choice in ((agreed, "truthful"), (disputed, "truthful"), (last, "false")):
-        label(page, address_for("alice", sent), item, choice)
+        person.label(address_for("alice", sent), item, choice)
     for item, choice in ((agreed, "truthful"), (disputed, "false"), (last, "false")):
-        seen = label(page, address_for("bob", sent), item, choice)
+        seen = person.label(address_for("bob", sent), item, choice)
         assert "CUSTOMER customer-1 WRITES" in seen
         assert "cellwise-message-truth" in seen
         for hidden in ("mutant", "descriptive-control", "description/", "View annotation details", "alice", "pass"):
@@ -119,7 +131,7 @@ def test_labels_on_phoenix_s_page_end_as_rows_of_a_record(
     waiting = cellwise(*import_rows, "--out", tmp_path / "early.jsonl")
     assert f"the reviewers disagree on {disputed}: a third one must decide" in waiting.stderr
     assert len(read_rows(tmp_path / "early.jsonl")) == 2
-    label(page, address_for("carol", waiting.stderr), disputed, "false", "the message says more than the ledger")
+    person.label(address_for("carol", waiting.stderr), disputed, "false", "the message says more than the ledger")
 
     done(*import_rows, "--out", tmp_path / "rows.jsonl")
     registry = tmp_path / "registry.yaml"

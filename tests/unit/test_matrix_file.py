@@ -41,7 +41,8 @@ def test_defaults(write: Write) -> None:
         "baseline": None, "repetitions": 1, "presented_order": "alternate", "order": "parallel",
         "graders": ["structural"], "judge": None, "calibration": None, "registry": None, "redaction": None,
         "limits": Limits().model_dump(mode="json"), "parallelism": None, "seed": None,
-        "isolation": "process", "estimand": "difference in contract passes", "margin": "0.03", "confidence": "0.95",
+        "isolation": "process", "slice_plan": None, "estimand": "difference in contract passes", "margin": "0.03",
+        "confidence": "0.95",
         "minimum_clusters": 30, "measurement_profile": "measured",
     }  # fmt: skip
 

@@ -1,8 +1,8 @@
 """The command line: the only place that talks to a person. Each command loads what it needs when it runs.
 
 Exit statuses: 0 done and complete; 1 an error that is no fault of the input; 2 bad input, nothing was changed; 3 trials
-are missing or a cell failed; 4 trials are left to run, after Ctrl-C or with --only; 5 complete, but not published; 130
-ended by a second Ctrl-C.
+are missing or a cell failed; 4 trials are left to run, after Ctrl-C or with --only, or judgments are pending; 5
+complete, but not published; 130 ended by a second Ctrl-C.
 """
 
 import sys
@@ -22,7 +22,7 @@ app = typer.Typer(
     help="Tells whether a changed customer-service agent acts on the wrong order, asks too late, or says what is not "
     "so.",
     epilog="Exit statuses: 0 complete; 1 error; 2 bad input, nothing changed; 3 trials missing or a cell failed; "
-    "4 trials left to run; 5 complete, not published; 130 stopped by a second Ctrl-C.",
+    "4 trials left to run or judgments pending; 5 complete, not published; 130 stopped by a second Ctrl-C.",
 )
 
 calibrate = typer.Typer(
@@ -69,6 +69,12 @@ LabelInPhoenixOption = Annotated[
 PolicyVersionOption = Annotated[str, typer.Option(help="The version of the policy that messages are judged by.")]
 WorldOption = Annotated[str, typer.Option(help="The world of the cases.")]
 CriterionOption = Annotated[str, typer.Option(help="What is judged.")]
+RegistryFileOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--registry", metavar="FILE", help="Your registry of calibrations; by default the one the matrix file names."
+    ),
+]
 SlicesOption = Annotated[
     Path | None,
     typer.Option(metavar="PLAN", help="A slice plan's file; the one that the matrix file names by default."),
@@ -108,7 +114,7 @@ def init(folder: Annotated[Path, typer.Argument(help="A folder that does not exi
 
 @app.command(epilog="Example: cellwise schema matrix > matrix.schema.json")
 def schema(
-    what: Annotated[str, typer.Argument(metavar="matrix|cases|slices|policy", help="Which file's schema.")],
+    what: Annotated[str, typer.Argument(metavar="matrix|cases|slices|policy|judge", help="Which file's schema.")],
     world: Annotated[str, typer.Option(help="The world whose cases it is for.")] = "orders",
 ) -> None:
     """Print the JSON Schema of a file you write, for editors that complete and check it."""
@@ -121,6 +127,7 @@ def schema(
         "cases": lambda: schemas.cases_schema(world),
         "slices": schemas.slices_schema,
         "policy": schemas.policy_schema,
+        "judge": schemas.judge_schema,
     }
     if what not in made:
         raise fail(f"there is a schema for {', '.join(made)}, none for {what}")
@@ -201,11 +208,43 @@ def show(
 
 
 @app.command(epilog="Example: cellwise grade order-resolution")
-def grade(matrix: MatrixArgument = None, store: StoreOption = DEFAULT_STORE, json: JsonOption = False) -> None:
+def grade(
+    matrix: MatrixArgument = None,
+    registry: RegistryFileOption = None,
+    store: StoreOption = DEFAULT_STORE,
+    json: JsonOption = False,
+) -> None:
     """Grade what is stored with the graders as they are now. No agent runs; earlier grades stay."""
     from grading.commands import grade as command
 
-    command.grade(matrix, store=store, json=json)
+    command.grade(matrix, registry=registry, store=store, json=json)
+
+
+@app.command(
+    epilog="Examples: cellwise judge refunds · cellwise judge refunds --judge other-judge.yaml · "
+    "cellwise judge refunds --collect"
+)
+def judge(
+    matrix: MatrixArgument = None,
+    judge: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="A judge file, to judge with another one than the registered.")
+    ] = None,
+    collect: Annotated[
+        bool, typer.Option(help="Call the judge also where its word will not count: to calibrate or compare it.")
+    ] = False,
+    registry: RegistryFileOption = None,
+    verdicts: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write what it said of which evidence, for calibrate import.")
+    ] = None,
+    store: StoreOption = DEFAULT_STORE,
+    json: JsonOption = False,
+) -> None:
+    """Judge stored ledgers: what is pending, or all of them with another judge. No agent runs; earlier ones stay."""
+    from grading.commands import judge as command
+
+    command.judge(
+        matrix, judge_file=judge, registry=registry, collect=collect, verdicts=verdicts, store=store, json=json
+    )
 
 
 @app.command(
@@ -513,10 +552,11 @@ def main() -> NoReturn:
 
 def exit_code(error: Exception) -> int | None:
     """The exit status of an error that is told in one message; None for a bug, which shows its traceback."""
+    from grading.judge.openai import JudgeMisconfigured
     from grading.store import NotFound, StoreError
     from grading.yaml_file import FileError
 
-    if isinstance(error, FileError | NotFound | StoreError):
+    if isinstance(error, FileError | NotFound | StoreError | JudgeMisconfigured):
         return BAD_INPUT
     from grading.arms import NotAComparison
     from grading.calibration.importing import ReviewsRefused

@@ -15,6 +15,7 @@ from pydantic import Field, JsonValue, model_validator
 
 from grading.agents import resolve_agents
 from grading.cases import Case, Identifier, WorldName, load_cases
+from grading.judge.configuration import RegisteredJudge, registered
 from grading.matrix_file import (
     Confidence,
     MatrixFile,
@@ -24,6 +25,7 @@ from grading.matrix_file import (
     case_files,
     read_matrix,
 )
+from grading.redaction import RegisteredRedaction
 from grading.schedule import SCHEDULE_RULE, Planned, PresentedOrder, planned, presented
 from grading.slices import SlicePlan, read_slice_plan
 from grading.yaml_file import FileError
@@ -88,10 +90,10 @@ class Manifest(WireModel):
     presented_order: PresentedOrder
     schedule: Schedule
     graders: list[RegisteredGrader]
-    judge: None = None
+    judge: RegisteredJudge | None = None
     slice_plan: SlicePlan | None = None
     """The plan itself, bound before anything ran."""
-    redaction: None = None
+    redaction: RegisteredRedaction | None = None
     isolation: Isolation
     seed: Annotated[int, Field(ge=0, le=2**53 - 1)] | None
     population: list[Member]
@@ -144,6 +146,8 @@ class ResolvedStudy:
     agent_root: Path
     """The folder that agents of one's own are imported from: the matrix file's."""
     matrix_file: Path
+    registry: Path | None = None
+    """The operator's registry, where the matrix file names one."""
 
 
 def resolve(matrix_file: Path) -> ResolvedStudy:
@@ -177,6 +181,7 @@ def resolve(matrix_file: Path) -> ResolvedStudy:
         parallelism=matrix.parallelism or _processors(),
         agent_root=matrix_file.parent.absolute(),
         matrix_file=matrix_file,
+        registry=matrix_file.parent / matrix.registry if matrix.registry is not None else None,
     )
 
 
@@ -244,6 +249,8 @@ def _manifest(
         graders=[
             RegisteredGrader(name=name, version=source_hash(f"grading.graders.{world}")) for name in matrix.graders
         ],
+        judge=registered(matrix.judge, world, matrix.calibration) if matrix.judge is not None else None,
+        redaction=RegisteredRedaction.of(matrix.redaction) if matrix.redaction is not None else None,
         slice_plan=slice_plan,
         isolation=matrix.isolation,
         seed=matrix.seed,

@@ -15,6 +15,7 @@ from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema
 
 from grading.cases import cases_file_model
+from grading.judge.configuration import JudgeFile
 from grading.matrix_file import MatrixFile
 from grading.slices import SlicePlan
 
@@ -24,6 +25,11 @@ DIALECT = GenerateJsonSchema.schema_dialect
 def matrix_schema() -> dict[str, Any]:
     """The JSON Schema of a matrix file."""
     return _friendly(MatrixFile, "Cellwise matrix file")
+
+
+def judge_schema() -> dict[str, Any]:
+    """The JSON Schema of a judge file."""
+    return _friendly(JudgeFile, "Cellwise judge file")
 
 
 def cases_schema(world: str) -> dict[str, Any]:

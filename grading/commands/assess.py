@@ -8,8 +8,12 @@ from pathlib import Path
 from grading.calibration.assessment import Assessment, StoredJudgment
 from grading.calibration.assessment import assess as assess_judgments
 from grading.calibration.registry import Registry, microseconds
+from grading.calibration.rows import Scope
 from grading.commands import fail, one_matrix, open_store
+from grading.manifest import Manifest
+from grading.results import semantics
 from grading.store import Store, reading
+from grading.store.attempts import batches
 from grading.visible import visible
 
 
@@ -30,9 +34,26 @@ def assess(word: str | None, *, registry: Path, at: str | None, store: str, json
 
 def judgments(store: Store, matrix: reading.Matrix) -> Iterator[StoredJudgment]:
     """What was judged of every trial that has evidence. A matrix without a judge has nothing that was."""
-    for trial in reading.trials(store, matrix.id, states=["delivered", "graded"]):
-        name = f"{trial.condition}/{trial.case_id}/{trial.repetition}"
-        yield StoredJudgment(name, False, None, None, None, None)
+    manifest = Manifest.from_document(reading.manifest(store, matrix.id))
+    judge = manifest.judge
+    for trials in batches(reading.trials(store, matrix.id, states=["delivered", "graded"]), 100):
+        judged = semantics(store, trials, judge.configuration_hash()) if judge is not None else {}
+        for trial in trials:
+            name = f"{trial.condition}/{trial.case_id}/{trial.repetition}"
+            found = judged.get(trial.id)
+            if judge is None or found is None or found.document is None:
+                yield StoredJudgment(name, False, None, None, None, None)
+                continue
+            document = found.document
+            yield StoredJudgment(
+                name,
+                document["unqualified"] is None,
+                document["calibration_hash"],
+                document["configuration_hash"],
+                Scope(criterion=document["criterion"], policy_version=judge.policy_version, world=manifest.world),
+                document["checked_after"],
+                document["unqualified"],
+            )
 
 
 def text(name: str, assessment: Assessment) -> str:

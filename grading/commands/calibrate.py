@@ -22,6 +22,7 @@ from grading.calibration.split import held_out_report, split_rows
 from grading.commands import api_key, fail, one_matrix, open_store
 from grading.manifest import Manifest
 from grading.projection import semantic
+from grading.redaction import Redactor
 from grading.store import Store, reading
 
 if TYPE_CHECKING:
@@ -161,6 +162,8 @@ def held_out(rows: Path, *, record: Path, registry: Path, json: bool) -> None:
 
 def _sources(store: Store, matrix: reading.Matrix, manifest: Manifest, scope: Scope) -> Iterator[Source]:
     labels = {member.case: (member.customer, member.labels) for member in manifest.population}
+    # Reviewers label what the judge sees, and no more leaves for them either.
+    redactor = Redactor(manifest.redaction)
     for trial in reading.trials(store, matrix.id, states=["delivered", "graded"], ledgers=True):
         if trial.ledger is None:
             continue
@@ -168,7 +171,7 @@ def _sources(store: Store, matrix: reading.Matrix, manifest: Manifest, scope: Sc
         if not content["message"]:
             continue  # nothing was said, so that nothing can be true or false
         customer, slices = labels[trial.case_id]
-        evidence: dict[str, Any] = dict(semantic(content, scope.policy_version))
+        evidence: dict[str, Any] = redactor.value(dict(semantic(content, scope.policy_version)))
         name = f"{trial.condition}/{trial.case_id}/{trial.repetition}"
         yield Source(name, trial.case_id, customer, slices, evidence)
 

@@ -25,6 +25,7 @@ from grading.commands import (
     open_store,
     reuse_needs_one,
 )
+from grading.commands.judge import check_judge, judge_stage, tell
 from grading.commands.publish import Target, publish_to
 from grading.manifest import Manifest, ResolvedStudy, differences, resolve
 from grading.planning import register
@@ -50,6 +51,7 @@ def run(
         raise reuse_needs_one(loaded)
     for resolved in loaded.matrices:
         check_only(only, resolved.manifest)
+        check_judge(resolved)
     target = Target.of(phoenix, store)
     results: list[dict[str, Any]] = []
     with open_store(store, create=True) as opened:
@@ -171,12 +173,17 @@ def _advance(
     if runner.stopped:
         print("cellwise: stopped; cellwise resume finishes the rest", file=sys.stderr)
         raise typer.Exit(INTERRUPTED)
+    judged = None
+    if study.manifest.judge is not None and not runner.draining:
+        judged = judge_stage(opened, matrix, study.manifest, study.manifest.judge, registry=study.registry)
+        tell(judged, matrix.name)
     summary = summary_of(opened, matrix)
     if not json:
         sys.stdout.write(summary.plain())
         sys.stdout.flush()
     published = publish_to(target, opened, matrix)
     _tell_rest(opened, matrix)
+    pending = judged is not None and bool(judged.pending)
     return {
         "version": 1,
         "matrix": matrix.name,
@@ -184,18 +191,19 @@ def _advance(
         "manifest": matrix.manifest_hash,
         "state": matrix.state,
         "summary": summary.to_json(),
+        **({"judging": judged.to_json()} if judged is not None else {}),
         "phoenix": published,
         "advancing_seconds": round(advancing, 3),
-        "status": status_of(opened, matrix, published=published is not None or target.off),
+        "status": status_of(opened, matrix, published=published is not None or target.off, pending=pending),
     }
 
 
-def status_of(store: Store, matrix: reading.Matrix, *, published: bool) -> int:
-    """The exit status that a matrix deserves as it is now."""
+def status_of(store: Store, matrix: reading.Matrix, *, published: bool, pending: bool = False) -> int:
+    """The exit status that a matrix deserves as it is now; ``pending``: judgments are."""
     counts = reading.counts(store, matrix.id)
     if counts["missing"]:
         return MISSING
-    if counts["open"] or counts["leased"] or counts["delivered"]:
+    if counts["open"] or counts["leased"] or counts["delivered"] or pending:
         return LEFT
     return 0 if published else UNPUBLISHED
 

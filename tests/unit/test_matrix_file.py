@@ -39,7 +39,8 @@ def test_defaults(write: Write) -> None:
         "conditions": [{"name": "control", "agent": "descriptive-control", "settings": {}, "env": [], "sources": [],
                         "reuse": None, "limits": None}],
         "baseline": None, "repetitions": 1, "presented_order": "alternate", "order": "parallel",
-        "graders": ["structural"], "limits": Limits().model_dump(mode="json"), "parallelism": None, "seed": None,
+        "graders": ["structural"], "judge": None, "calibration": None, "registry": None, "redaction": None,
+        "limits": Limits().model_dump(mode="json"), "parallelism": None, "seed": None,
         "isolation": "process", "slice_plan": None, "estimand": "difference in contract passes", "margin": "0.03",
         "confidence": "0.95",
         "minimum_clusters": 30, "measurement_profile": "measured",
@@ -94,7 +95,10 @@ def test_settings_keep_what_was_written(write: Write) -> None:
         ("    env: [A, A]", 7, "conditions[0].env[1]: 'A' is named twice"),
         ("    agents: x", 7, "conditions[0]: unknown field 'agents': did you mean 'agent'?"),
         ("  - {name: control, agent: x}", 7, "'control' is the name of another condition on line 5: rename one"),
-        ("judge: x", 7, "unknown field 'judge':"),
+        ("judge: x", 7, "judge: must be literal or a mapping with the fields"),
+        ("registry: r.yaml", 7, "registry: is asked about a calibration, and none is named: write calibration"),
+        (f"calibration: sha256:{'0' * 64}", 7, "calibration: there is no judge that could count by it: write judge"),
+        ("judgement: literal", 7, "unknown field 'judgement': did you mean 'judge'?"),
     ],
 )
 def test_mistakes_are_told_with_their_lines(write: Write, more: str, line: int, message: str) -> None:

@@ -22,7 +22,7 @@ _FLUSH_SECONDS = 0.01
 
 
 def main() -> None:
-    """``python -m simulator.worker --root FOLDER --journal FILE --log FILE --name NAME --runner PID``, intake on descriptor 0."""
+    """``python -m simulator.worker`` with the options below, the intake on descriptor 0."""
     parser = argparse.ArgumentParser(prog="simulator.worker")
     parser.add_argument("--root", type=Path, required=True)
     parser.add_argument("--journal", type=Path, required=True)

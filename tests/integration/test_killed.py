@@ -63,7 +63,7 @@ def test_the_runner_at_a_commit_of_what_is_taken_over(local: Bench, name: str, m
     assert process.returncode == -signal.SIGKILL, (out, err)
     assert local.all_gone()
     out, _ = local.run(study, "--reuse", "1")
-    assert rows(out)["renamed"] == ["4/4", "4", "4", "0"]
+    assert rows(out)["renamed"] == ["4/4", "4", "3", "0"]
     local.once()
 
 

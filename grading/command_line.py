@@ -3,15 +3,15 @@
 Standard output holds results alone: with ``--json`` one document, or nothing where a command ends with 1, 2 or 130.
 
 Exit statuses: 0 done and complete; 1 an error that is no fault of the input; 2 bad input, nothing was changed; 3 trials
-are missing or a cell failed; 4 trials are left to run, after Ctrl-C or with --only; 5 complete, but not published; 130
-ended by a second Ctrl-C.
+are missing or a cell failed; 4 trials are left to run, after Ctrl-C or with --only, or judgments are pending; 5
+complete, but not published; 130 ended by a second Ctrl-C.
 """
 
 import os
 import sys
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated, Literal, NoReturn, cast
 
 import typer
 
@@ -26,8 +26,14 @@ app = typer.Typer(
     help="Tells whether a changed customer-service agent acts on the wrong order, asks too late, or says what is not "
     "so.",
     epilog="Exit statuses: 0 complete; 1 error; 2 bad input, nothing changed; 3 trials missing or a cell failed; "
-    "4 trials left to run; 5 complete, not published; 130 stopped by a second Ctrl-C.",
+    "4 trials left to run or judgments pending; 5 complete, not published; 130 stopped by a second Ctrl-C.",
 )
+
+calibrate = typer.Typer(
+    no_args_is_help=True,
+    help="Find out what a judge's word is worth: export items to review, import labels, compile a record.",
+)
+app.add_typer(calibrate, name="calibrate")
 
 StoreOption = Annotated[
     str,
@@ -54,7 +60,7 @@ OnlyOption = Annotated[
     ),
 ]
 StudyArgument = Annotated[
-    str, typer.Argument(metavar="STUDY", help="A packaged study's name, a matrix file, or a folder with a matrix.yaml.")
+    str, typer.Argument(metavar="STUDY", help="A packaged study's name, a matrix file or a study file.")
 ]
 MatrixArgument = Annotated[
     str | None, typer.Argument(metavar="MATRIX", help="Its name, number or manifest hash; the latest by default.")
@@ -62,7 +68,29 @@ MatrixArgument = Annotated[
 ParallelismOption = Annotated[
     int | None, typer.Option(min=1, max=256, help="Trials at the same time; the matrix file's by default.")
 ]
+RegistryOption = Annotated[Path, typer.Option(help="Your registry: trusted reviewers and records, policy.")]
+RowsArgument = Annotated[Path, typer.Argument(help="Calibration rows, as JSON Lines.")]
+LabelInPhoenixOption = Annotated[
+    str | None, typer.Option(metavar="embedded|URL", help="Label in this Phoenix; in files by default.")
+]
+PolicyVersionOption = Annotated[str, typer.Option(help="The version of the policy that messages are judged by.")]
+WorldOption = Annotated[str, typer.Option(help="The world of the cases.")]
+CriterionOption = Annotated[str, typer.Option(help="What is judged.")]
+RegistryFileOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--registry", metavar="FILE", help="Your registry of calibrations; by default the one the matrix file names."
+    ),
+]
+SlicesOption = Annotated[
+    Path | None,
+    typer.Option(metavar="PLAN", help="A slice plan's file; the one that the matrix file names by default."),
+]
+ForceOption = Annotated[bool, typer.Option("--force", help="Replace a file that is there already.")]
 DEFAULT_STORE = ".cellwise/cellwise.db"
+DEFAULT_REGISTRY = Path("registry.yaml")
+DEFAULT_POLICY_VERSION = "orders-refund-policy-v1"
+DEFAULT_CRITERION = "multi_order_customer_message_truth_v1"
 
 
 def version(asked: bool) -> None:
@@ -104,7 +132,7 @@ def init(
 
 @app.command(epilog="Example: cellwise schema matrix > matrix.schema.json")
 def schema(
-    what: Annotated[str, typer.Argument(metavar="matrix|cases", help="Which file's schema.")],
+    what: Annotated[str, typer.Argument(metavar="matrix|cases|slices|policy|judge", help="Which file's schema.")],
     world: Annotated[str, typer.Option(metavar="WORLD", help="The world whose cases it is for.")] = "orders",
 ) -> None:
     """Print the JSON Schema of a file you write.
@@ -113,15 +141,22 @@ def schema(
     """
     import json
 
+    from grading import schemas
     from grading.cases import known_worlds
-    from grading.schemas import cases_schema, matrix_schema
     from grading.yaml_file import nearest
 
-    if what not in ("matrix", "cases"):
-        raise fail(f"there is a schema for matrix and for cases, none for {what}")
+    made = {
+        "matrix": schemas.matrix_schema,
+        "cases": lambda: schemas.cases_schema(world),
+        "slices": schemas.slices_schema,
+        "policy": schemas.policy_schema,
+        "judge": schemas.judge_schema,
+    }
+    if what not in made:
+        raise fail(f"there is a schema for {', '.join(made)}, none for {what}")
     if world not in known_worlds():
         raise fail(f"no world is called '{world}':{nearest(world, known_worlds())}")
-    print(json.dumps(matrix_schema() if what == "matrix" else cases_schema(world), indent=2))
+    print(json.dumps(made[what](), indent=2))
 
 
 @app.command(epilog="Example: cellwise plan order-resolution")
@@ -159,7 +194,8 @@ def run(
 ) -> None:
     """Run a study, grade it, publish it and print its table.
 
-    What is done already is not done again. Ctrl-C finishes the trials that run; again, it stops at once.
+    Of a study of comparisons, each of them. What is done already is not done again. Ctrl-C finishes the trials that
+    run; again, it stops at once.
     """
     from grading.commands import run as command
 
@@ -216,14 +252,147 @@ def show(
 
 
 @app.command(epilog="Example: cellwise grade order-resolution")
-def grade(matrix: MatrixArgument = None, store: StoreOption = DEFAULT_STORE, json: JsonOption = False) -> None:
+def grade(
+    matrix: MatrixArgument = None,
+    registry: RegistryFileOption = None,
+    store: StoreOption = DEFAULT_STORE,
+    json: JsonOption = False,
+) -> None:
     """Grade what is stored with the graders as they are now.
 
     No agent runs, and earlier grades stay: nothing is added where the graders are the same.
     """
     from grading.commands import grade as command
 
-    command.grade(matrix, store=store, json=json)
+    command.grade(matrix, registry=registry, store=store, json=json)
+
+
+@app.command(
+    epilog="Examples: cellwise judge refunds · cellwise judge refunds --judge other-judge.yaml · "
+    "cellwise judge refunds --collect"
+)
+def judge(
+    matrix: MatrixArgument = None,
+    judge: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="A judge file, to judge with another one than the registered.")
+    ] = None,
+    collect: Annotated[
+        bool, typer.Option(help="Call the judge also where its word will not count: to calibrate or compare it.")
+    ] = False,
+    registry: RegistryFileOption = None,
+    verdicts: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write what it said of which evidence, for calibrate import.")
+    ] = None,
+    store: StoreOption = DEFAULT_STORE,
+    json: JsonOption = False,
+) -> None:
+    """Judge stored ledgers: what is pending, or all of them with another judge. No agent runs; earlier ones stay."""
+    from grading.commands import judge as command
+
+    command.judge(
+        matrix, judge_file=judge, registry=registry, collect=collect, verdicts=verdicts, store=store, json=json
+    )
+
+
+@app.command(
+    epilog="Examples: cellwise compare order-resolution · cellwise compare refunds --slices slices.yaml --junit out.xml"
+)
+def compare(
+    matrix: MatrixArgument = None,
+    baseline: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Another condition to compare with than the registered baseline.")
+    ] = None,
+    slices: SlicesOption = None,
+    junit: Annotated[Path | None, typer.Option(metavar="FILE", help="Write JUnit XML for CI.")] = None,
+    markdown: Annotated[Path | None, typer.Option(metavar="FILE", help="Write Markdown for a pull request.")] = None,
+    force: ForceOption = False,
+    store: StoreOption = DEFAULT_STORE,
+    json: JsonOption = False,
+) -> None:
+    """Show the baseline against each candidate: what changed, by how much, and how sure that is."""
+    from grading.commands import compare as command
+
+    command.compare(
+        matrix, baseline=baseline, slices=slices, store=store, json=json, junit=junit, markdown=markdown, force=force
+    )
+
+
+@app.command(
+    epilog="Exit statuses: 0 lab_pass; 10 hold; 11 block; 12 expired. "
+    "Example: cellwise decide refunds --policy policy.yaml"
+)
+def decide(
+    comparison: Annotated[str, typer.Argument(help="A matrix of two conditions: its name, number or manifest hash.")],
+    policy: Annotated[str, typer.Option(metavar="FILE|packaged", help="The operator's release policy.")],
+    receipt: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="An earlier receipt: it has expired if anything changed since.")
+    ] = None,
+    at: Annotated[str | None, typer.Option(metavar="TIME", help="Decide as of this time instead of now.")] = None,
+    store: StoreOption = DEFAULT_STORE,
+    json: JsonOption = False,
+) -> None:
+    """Print the release receipt of a comparison with every reason; the exit status can gate CI."""
+    from grading.commands import decide as command
+
+    command.decide(comparison, policy=policy, at=at, receipt=receipt, store=store, json=json)
+
+
+@app.command(epilog="Example: cellwise diff refunds 3")
+def diff(
+    old: Annotated[str, typer.Argument(help="The earlier matrix: its name, number or manifest hash.")],
+    new: Annotated[str, typer.Argument(help="The later one.")],
+    store: StoreOption = DEFAULT_STORE,
+    json: JsonOption = False,
+) -> None:
+    """Show for two matrices what was reused, graded again and run again, and why."""
+    from grading.commands import diff as command
+
+    command.diff(old, new, store=store, json=json)
+
+
+@app.command(epilog="Example: cellwise power --worse 0.01 --better 0.03")
+def power(
+    worse: Annotated[float, typer.Option(help="Share of customers whom the candidate really makes worse.")],
+    better: Annotated[float, typer.Option(help="Share of customers whom it really makes better.")],
+    margin: Annotated[float, typer.Option(help="The largest loss that still counts as no worse.")] = 0.03,
+    confidence: Annotated[float, typer.Option(help="Of the lower bound.")] = 0.95,
+    minimum_clusters: Annotated[int, typer.Option(help="The least customers that are registered.")] = 30,
+    probability: Annotated[float, typer.Option(help="How often non-inferiority should be found.")] = 0.8,
+    at_most: Annotated[int, typer.Option(min=2, max=100_000, help="Where to stop looking.")] = 5_000,
+    json: JsonOption = False,
+) -> None:
+    """Show how many customers a comparison needs to find that a candidate is no worse."""
+    from grading.commands import power as command
+
+    command.power(
+        worse,
+        better,
+        margin=margin,
+        confidence=confidence,
+        minimum_clusters=minimum_clusters,
+        probability=probability,
+        at_most=at_most,
+        json=json,
+    )
+
+
+@app.command(epilog="Example: cellwise report order-resolution -o report.html")
+def report(
+    matrix: MatrixArgument = None,
+    output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="The HTML file.")] = Path(
+        "report.html"
+    ),
+    baseline: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Another condition to compare with than the registered baseline.")
+    ] = None,
+    slices: SlicesOption = None,
+    force: ForceOption = False,
+    store: StoreOption = DEFAULT_STORE,
+) -> None:
+    """Write one HTML file to send around: the matrix, what changed with transcripts, statistics, costs, manifest."""
+    from grading.commands import report as command
+
+    command.report(matrix, output=output, baseline=baseline, slices=slices, force=force, store=store)
 
 
 @app.command(epilog="Example: cellwise publish --phoenix http://localhost:6006")
@@ -245,12 +414,172 @@ def publish(
     command.publish(matrix, phoenix=phoenix, thorough=thorough, store=store, json=json)
 
 
+@app.command("export", epilog="Example: cellwise export order-resolution packet.json")
+def export_packet(
+    comparison: Annotated[str, typer.Argument(help="A matrix of two arms: its name, number or manifest hash.")],
+    packet: Annotated[Path, typer.Argument(help="The file to write; one that is there already is never touched.")],
+    store: StoreOption = DEFAULT_STORE,
+    json: JsonOption = False,
+) -> None:
+    """Write a comparison's evidence into one file that replays anywhere, and print the file's SHA-256."""
+    from grading.commands import export as command
+
+    command.export(comparison, packet, store=store, json=json)
+
+
+@app.command(epilog="Example: cellwise replay packet.json --expect-sha256 HASH")
+def replay(
+    packet: Annotated[Path, typer.Argument(help="A file that cellwise export wrote.")],
+    expect_sha256: Annotated[
+        str | None,
+        typer.Option(metavar="HASH", help="The SHA-256 of the file, known from elsewhere than the file itself."),
+    ] = None,
+    json: JsonOption = False,
+) -> None:
+    """Rebuild, regrade and recompute every trial of a packet, without agent, judge or network."""
+    from grading.commands import replay as command
+
+    command.replay(packet, expect_sha256=expect_sha256, json=json)
+
+
 @app.command(epilog="Example: cellwise phoenix")
 def phoenix(store: StoreOption = DEFAULT_STORE) -> None:
     """Keep the store's own Phoenix up to look at, until Ctrl-C."""
     from grading.commands import publish as command
 
     command.keep_up(store=store)
+
+
+@app.command(epilog="Example: cellwise assess native-semantic --registry registry.yaml")
+def assess(
+    matrix: MatrixArgument = None,
+    registry: RegistryOption = DEFAULT_REGISTRY,
+    at: Annotated[
+        str | None, typer.Option(metavar="INSTANT", help="Such as 2026-12-01T00:00:00Z; now by default.")
+    ] = None,
+    store: StoreOption = DEFAULT_STORE,
+    json: JsonOption = False,
+) -> None:
+    """Tell which stored judgments would count today, by your registry. Changes no grade, permits nothing."""
+    from grading.commands import assess as command
+
+    command.assess(matrix, registry=registry, at=at, store=store, json=json)
+
+
+@calibrate.command(epilog="Example: cellwise calibrate export refunds --reviewer alice --reviewer bob --out review")
+def export(
+    out: Annotated[Path, typer.Option(help="A new folder: the key, which reviewers do not get, and their files.")],
+    reviewer: Annotated[list[str], typer.Option(help="A reviewer's name. Given twice.")],
+    matrix: MatrixArgument = None,
+    phoenix: LabelInPhoenixOption = None,
+    group_by: Annotated[str, typer.Option(metavar="customer|case|item", help="Which items are not independent.")] = (
+        "customer"
+    ),
+    per_group: Annotated[int, typer.Option(min=0, help="Items of each group at most; 0 for all.")] = 1,
+    synthetic: Annotated[bool, typer.Option(help="Mark the rows as made up, evidence or labels.")] = False,
+    policy_version: PolicyVersionOption = DEFAULT_POLICY_VERSION,
+    world: WorldOption = "orders",
+    criterion: CriterionOption = DEFAULT_CRITERION,
+    store: StoreOption = DEFAULT_STORE,
+) -> None:
+    """Write what reviewers need, without verdicts, conditions or each other's labels: files, or items in Phoenix."""
+    from grading.calibration.rows import Scope
+    from grading.commands import calibrate as command
+
+    if group_by not in ("customer", "case", "item"):
+        raise fail(f"--group-by {group_by}: write customer, case or item")
+    command.export(
+        matrix,
+        out=out,
+        reviewers=reviewer,
+        phoenix=phoenix,
+        scope=Scope(criterion=criterion, policy_version=policy_version, world=world),
+        grouping=cast("Literal['customer', 'case', 'item']", group_by),
+        per_group=per_group or None,
+        synthetic=synthetic,
+        store=store,
+    )
+
+
+@calibrate.command(
+    "import",
+    epilog="Examples: cellwise calibrate import review/key.jsonl --review review/review-1.jsonl --review "
+    "review/review-2.jsonl --out rows.jsonl · cellwise calibrate import review/key.jsonl --phoenix embedded "
+    "--reviewer alice --reviewer bob --adjudicator carol --out rows.jsonl",
+)
+def import_rows(
+    key: Annotated[Path, typer.Argument(help="The key that the export wrote.")],
+    out: Annotated[Path, typer.Option(help="The rows, a new file.")],
+    review: Annotated[list[Path] | None, typer.Option(help="A reviewer's filled-in file. Given twice.")] = None,
+    adjudication: Annotated[Path | None, typer.Option(help="The third one's filled-in file.")] = None,
+    phoenix: LabelInPhoenixOption = None,
+    reviewer: Annotated[list[str] | None, typer.Option(help="With --phoenix: a reviewer's name. Given twice.")] = None,
+    adjudicator: Annotated[
+        str | None, typer.Option(help="Who decides where the two disagree; in Phoenix the items are sent.")
+    ] = None,
+    to_adjudicate: Annotated[Path | None, typer.Option(help="Without --phoenix: the adjudicator's new file.")] = None,
+    judgments: Annotated[Path | None, typer.Option(help="A judge's verdicts, as JSON Lines.")] = None,
+    store: StoreOption = DEFAULT_STORE,
+) -> None:
+    """Make calibration rows of what reviewers answered."""
+    from grading.commands import calibrate as command
+
+    command.import_(
+        key,
+        reviews=review or [],
+        adjudication=adjudication,
+        phoenix=phoenix,
+        reviewers=reviewer or [],
+        adjudicator=adjudicator,
+        to_adjudicate=to_adjudicate,
+        judgments=judgments,
+        out=out,
+        store=store,
+    )
+
+
+@calibrate.command("compile", epilog="Example: cellwise calibrate compile calibration.jsonl --out record.json")
+def compile_rows(
+    rows: RowsArgument,
+    registry: RegistryOption = DEFAULT_REGISTRY,
+    out: Annotated[Path | None, typer.Option(help="The record, a new file.")] = None,
+    policy_version: PolicyVersionOption = DEFAULT_POLICY_VERSION,
+    world: WorldOption = "orders",
+    criterion: CriterionOption = DEFAULT_CRITERION,
+    json: JsonOption = False,
+) -> None:
+    """Compile a calibration record, and show its errors with exact bounds and how many more rows you need."""
+    from grading.calibration.rows import Scope
+    from grading.commands import calibrate as command
+
+    scope = Scope(criterion=criterion, policy_version=policy_version, world=world)
+    command.compile_(rows, registry=registry, scope=scope, out=out, json=json)
+
+
+@calibrate.command(epilog="Example: cellwise calibrate split rows.jsonl --seed 7 --held-out 0.3 --out divided")
+def split(
+    rows: RowsArgument,
+    seed: Annotated[int, typer.Option(help="Any integer; the same one gives the same division.")],
+    held_out: Annotated[str, typer.Option(metavar="SHARE", help="The share of groups to hold out, such as 0.3.")],
+    out: Annotated[Path, typer.Option(help="A new folder.")],
+) -> None:
+    """Divide rows into calibration and held-out ones, each group as a whole."""
+    from grading.commands import calibrate as command
+
+    command.split(rows, seed=seed, held_out=held_out, out=out)
+
+
+@calibrate.command("held-out", epilog="Example: cellwise calibrate held-out held_out.jsonl --record record.json")
+def held_out_rows(
+    rows: RowsArgument,
+    record: Annotated[Path, typer.Option(help="The compiled calibration record.")],
+    registry: RegistryOption = DEFAULT_REGISTRY,
+    json: JsonOption = False,
+) -> None:
+    """Show what a calibrated judge did on rows that had no part in its calibration. It qualifies nothing."""
+    from grading.commands import calibrate as command
+
+    command.held_out(rows, record=record, registry=registry, json=json)
 
 
 def main() -> NoReturn:
@@ -280,10 +609,19 @@ def main() -> NoReturn:
 
 def exit_code(error: Exception) -> int | None:
     """The exit status of an error that is told in one message; None for a bug, which shows its traceback."""
+    from grading.judge.openai import JudgeMisconfigured
     from grading.store import NotFound, StoreError
     from grading.yaml_file import FileError
 
-    if isinstance(error, FileError | NotFound):
+    if isinstance(error, FileError | NotFound | JudgeMisconfigured):
+        return BAD_INPUT
+    from grading.arms import NotAComparison
+    from grading.calibration.importing import ReviewsRefused
+    from grading.calibration.record import RowsRefused
+    from grading.calibration.split import SplitRefused
+    from grading.packet_reading import PacketRefused
+
+    if isinstance(error, NotAComparison | PacketRefused | ReviewsRefused | RowsRefused | SplitRefused):
         return BAD_INPUT
     # A store that could be opened, a disk or a device that refuses later: no fault of the input.
     if isinstance(error, StoreError | OSError):

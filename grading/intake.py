@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from simulator.journal import JournaledAttempt
 from simulator.ledger import ATTEMPT_LOST, LONGEST_ERROR, Envelope, Ledger, RefusedCall, seal
-from simulator.output import Claims, unanswered
+from simulator.output import Claims, Usage, unanswered
 from simulator.replay import ReplayError, compose, first_difference, rebuild, replay
 
 LARGEST_LEDGER = 64 * 1024 * 1024
@@ -85,6 +85,7 @@ def validate(document: bytes, assignment: dict[str, Any], trial: str, number: in
         raise Quarantined("hash_mismatch", "content_hash, ledger_hash or the canonical form is not the document's")
     if (envelope["trial"], envelope["attempt"]) != (trial, number):
         raise Quarantined("ledger_malformed", f"envelope: it is of {envelope['trial']}, attempt {envelope['attempt']}")
+    _check_complete(content, envelope)
     _check_times(envelope, len(content["calls"]))
     _check_ending(content)
     return ValidLedger(
@@ -133,6 +134,20 @@ def seal_lost(journaled: JournaledAttempt, assignment: dict[str, Any], envelope:
         },
     )
     return validate(document, assignment, envelope["trial"], envelope["attempt"])
+
+
+def _check_complete(content: dict[str, Any], envelope: dict[str, Any]) -> None:
+    """The models have defaults for those who write parts of a ledger; a sealed one leaves nothing to them."""
+    for place, found, model in (
+        ("content.claims", content["claims"], Claims),
+        ("envelope", envelope, Envelope),
+        ("envelope.usage", envelope.get("usage"), Usage),
+    ):
+        if found is not None and (left_out := model.model_fields.keys() - found.keys()):
+            raise Quarantined("ledger_malformed", f"{place}.{min(left_out)}: is missing")
+    # Models take true for the literal 1.
+    if type(envelope["version"]) is not int:
+        raise Quarantined("ledger_malformed", "envelope.version: is no integer")
 
 
 def _check_times(envelope: dict[str, Any], calls: int) -> None:

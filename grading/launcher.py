@@ -11,8 +11,6 @@ from typing import Any
 
 import orjson
 
-from simulator.journal import JournaledAttempt, read_journal
-
 _END_SECONDS = 5.0
 
 
@@ -33,7 +31,7 @@ class Worker:
         with theirs:
             self._process = subprocess.Popen(
                 [
-                    *(sys.executable, "-m", "simulator.worker", "--name", name),
+                    *(sys.executable, "-m", "simulator.worker", "--name", name, "--runner", str(os.getpid())),
                     *("--root", str(root), "--journal", str(self.journal), "--log", str(folder / f"{name}.log")),
                 ],
                 stdin=theirs.fileno(),
@@ -64,10 +62,6 @@ class Worker:
         self.ledgers_in_journal = 0
         self._known.clear()
         self._send(b'{"forget": true}\n')
-
-    def read_journal(self) -> dict[int, JournaledAttempt]:
-        """What it has journaled so far. Of attempts that it has reported, everything."""
-        return read_journal(self.journal)
 
     def _send(self, data: bytes) -> None:
         self._outgoing += data

@@ -15,6 +15,7 @@ from pydantic import Field, JsonValue, model_validator
 
 from grading.agents import resolve_agents
 from grading.cases import Case, Identifier, WorldName, load_cases
+from grading.judge.configuration import RegisteredJudge, registered
 from grading.matrix_file import (
     Confidence,
     MatrixFile,
@@ -24,7 +25,9 @@ from grading.matrix_file import (
     case_files,
     read_matrix,
 )
+from grading.redaction import RegisteredRedaction
 from grading.schedule import SCHEDULE_RULE, Planned, PresentedOrder, planned, presented
+from grading.slices import SlicePlan, read_slice_plan
 from grading.yaml_file import FileError
 from simulator.assignment import Agent, Assignment, Isolation, Limits, Request, simulator_identity
 from simulator.canonical import canonical, canonical_hash, sha256
@@ -87,9 +90,10 @@ class Manifest(WireModel):
     presented_order: PresentedOrder
     schedule: Schedule
     graders: list[RegisteredGrader]
-    judge: None = None
-    slice_plan: None = None
-    redaction: None = None
+    judge: RegisteredJudge | None = None
+    slice_plan: SlicePlan | None = None
+    """The plan itself, bound before anything ran."""
+    redaction: RegisteredRedaction | None = None
     isolation: Isolation
     seed: Annotated[int, Field(ge=0, le=2**53 - 1)] | None
     population: list[Member]
@@ -142,6 +146,8 @@ class ResolvedStudy:
     agent_root: Path
     """The folder that agents of one's own are imported from: the matrix file's."""
     matrix_file: Path
+    registry: Path | None = None
+    """The operator's registry, where the matrix file names one."""
 
 
 def resolve(matrix_file: Path) -> ResolvedStudy:
@@ -162,13 +168,20 @@ def resolve(matrix_file: Path) -> ResolvedStudy:
         agents = resolve_agents(document, matrix)
     except FileError as error:
         problems += error.problems
+    plan: SlicePlan | None = None
+    if matrix.slice_plan is not None and cases:
+        try:
+            plan = read_slice_plan(matrix_file.parent / matrix.slice_plan, [case.id for case in cases])
+        except FileError as error:
+            problems += error.problems
     if problems:
         raise FileError.together(problems)
     return ResolvedStudy(
-        manifest=_manifest(matrix, world, cases, agents),
+        manifest=_manifest(matrix, world, cases, agents, plan),
         parallelism=matrix.parallelism or _processors(),
         agent_root=matrix_file.parent.absolute(),
         matrix_file=matrix_file,
+        registry=matrix_file.parent / matrix.registry if matrix.registry is not None else None,
     )
 
 
@@ -196,6 +209,12 @@ def trial_key(assignment_hash: str, repetition: int, simulator: Mapping[str, Any
     )
 
 
+def trial_name(manifest_hash: str, condition: str, case_id: str, repetition: int) -> str:
+    """A trial's name in its ledgers: the same in every store, and telling the recorder neither case nor condition."""
+    identity = canonical_hash([manifest_hash, condition, case_id, repetition])
+    return identity.removeprefix("sha256:")[:32]
+
+
 def differences(old: Manifest, new: Manifest) -> list[str]:
     """What changed between two manifests, for a person; empty exactly where their hashes are equal."""
     before, after = old.model_dump(mode="json"), new.model_dump(mode="json")
@@ -210,7 +229,9 @@ def differences(old: Manifest, new: Manifest) -> list[str]:
     return found
 
 
-def _manifest(matrix: MatrixFile, world: str, cases: list[Case], agents: list[Agent]) -> Manifest:
+def _manifest(
+    matrix: MatrixFile, world: str, cases: list[Case], agents: list[Agent], slice_plan: SlicePlan | None
+) -> Manifest:
     conditions = [
         Condition(name=written.name, agent=agent, limits=_limits(matrix.limits, written.limits))
         for written, agent in zip(matrix.conditions, agents, strict=True)
@@ -228,6 +249,9 @@ def _manifest(matrix: MatrixFile, world: str, cases: list[Case], agents: list[Ag
         graders=[
             RegisteredGrader(name=name, version=source_hash(f"grading.graders.{world}")) for name in matrix.graders
         ],
+        judge=registered(matrix.judge, world, matrix.calibration) if matrix.judge is not None else None,
+        redaction=RegisteredRedaction.of(matrix.redaction) if matrix.redaction is not None else None,
+        slice_plan=slice_plan,
         isolation=matrix.isolation,
         seed=matrix.seed,
         population=_population(cases),

@@ -10,9 +10,12 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, ConfigDict, Field, JsonValue, StringConstraints
 
 from grading.cases import Identifier
+from grading.judge.configuration import WrittenJudge
+from grading.redaction import Redaction
 from grading.schedule import PresentedOrder
 from grading.yaml_file import Document, FileError, nearest, read
 from simulator.assignment import Limits
+from simulator.ledger import Sha256
 from simulator.model import WireModel
 
 CASE_SUFFIXES = (".yaml", ".yml", ".json")
@@ -125,6 +128,18 @@ class MatrixFile(WireModel):
     """strict: one trial after the other, in planned order."""
     graders: list[Literal["structural"]] = Field(["structural"])
     """What grades the ledgers."""
+    judge: WrittenJudge | None = Field(
+        None, examples=["literal", {"type": "openai", "model": "gpt-4o-mini-2024-07-18", "votes": 3}]
+    )
+    """What judges whether the agents' messages are true; it counts only where it is calibrated."""
+    calibration: Sha256 | None = None
+    """The calibration record that the judge is to count by: the hash that cellwise calibrate compile prints."""
+    registry: Annotated[str, StringConstraints(min_length=1, max_length=1_000)] | None = Field(
+        None, examples=["registry.yaml"]
+    )
+    """The operator's registry that trusts that record, relative to this file. No part of what is registered."""
+    redaction: Redaction | None = None
+    """What is replaced before anything leaves for a judge, for Phoenix or for a report."""
     limits: Limits = Limits()
     """Where a trial is ended; what was done until then is graded."""
     parallelism: Annotated[int, Field(ge=1, le=256)] | None = None
@@ -133,6 +148,8 @@ class MatrixFile(WireModel):
     """For whatever is drawn at random; 0 is a seed like any other."""
     isolation: Literal["process"] = "process"
     """What stands between the agent and the recorder."""
+    slice_plan: str | None = Field(None, examples=["slices.yaml"])
+    """A file that puts every case into slices; a decision may require those of a plan that is named here."""
     estimand: Annotated[str, StringConstraints(min_length=1, max_length=200)] = "difference in contract passes"
     """What a comparison estimates."""
     margin: Share = "0.03"
@@ -160,6 +177,12 @@ def read_matrix(path: Path) -> tuple[Document, MatrixFile]:
     if matrix.baseline is not None and matrix.baseline not in names:
         message = f"no condition is called '{matrix.baseline}':{nearest(matrix.baseline, names)}"
         problems.append(document.error(("baseline",), message))
+    if matrix.calibration is not None and matrix.judge is None:
+        problems.append(document.error(("calibration",), "there is no judge that could count by it: write judge"))
+    if matrix.registry is not None and matrix.calibration is None:
+        problems.append(
+            document.error(("registry",), "is asked about a calibration, and none is named: write calibration")
+        )
     if problems:
         raise FileError.together(problems)
     return document, matrix

@@ -14,12 +14,17 @@ from grading.publisher.desired import (
     DesiredGrade,
     DesiredMatrix,
     DesiredRun,
+    DesiredSemantic,
     desired_run,
     missing_run,
 )
 from grading.publisher.phoenix import Phoenix
 from grading.publisher.reconcile import Published, publish
+from grading.redaction import Redactor
+from grading.results import semantics
+from grading.semantic import Semantic, joint
 from grading.store import Store, owners, publishing, reading
+from grading.store.attempts import batches
 
 LEASE_SECONDS = 60.0
 
@@ -73,6 +78,7 @@ def desired(store: Store, matrix: reading.Matrix) -> DesiredMatrix:
     manifest = Manifest.from_document(reading.manifest(store, matrix.id))
     counts = reading.counts_by_condition(store, matrix.id)
     short = matrix.manifest_hash.removeprefix("sha256:")[:12]
+    redactor = Redactor(manifest.redaction)
     ended = matrix.state in ("complete", "incomplete", "cancelled")
 
     return DesiredMatrix(
@@ -83,9 +89,12 @@ def desired(store: Store, matrix: reading.Matrix) -> DesiredMatrix:
         cases=[
             DesiredExample(
                 case_id=case.id,
-                input={"utterance": case.utterance},
-                output={"expectation": _told(case.expectation)},
-                metadata={"customer_id": case.customer_id, **case.labels},
+                input={"utterance": redactor.text(case.utterance)},
+                output={"expectation": redactor.text(_told(case.expectation))},
+                metadata={
+                    "customer_id": redactor.text(case.customer_id),
+                    **redactor.value(case.labels, names=True),
+                },
             )
             for case in manifest.cases
         ],
@@ -112,23 +121,29 @@ def desired(store: Store, matrix: reading.Matrix) -> DesiredMatrix:
 def _runs(store: Store, matrix: reading.Matrix, manifest: Manifest, condition: str) -> Iterator[DesiredRun]:
     cells = [cell.id for cell in reading.cells(store, matrix.id) if cell.condition == condition]
     order_known = {case.id: case.expectation.get("order") is not None for case in manifest.cases}
-    for trial in reading.trials(
-        store, matrix.id, states=["graded", "missing"], cell_ids=cells, ledgers=True, grades=True
-    ):
-        if trial.state == "missing" or trial.ledger is None:
-            yield _missing(store, trial)
-            continue
-        ledger = orjson.loads(trial.ledger)
-        yield desired_run(
-            ledger,
-            _grade(trial),
-            case_id=trial.case_id,
-            repetition=trial.repetition,
-            order_known=order_known[trial.case_id],
-        )
+    redactor = Redactor(manifest.redaction)
+    judge = manifest.judge.configuration_hash() if manifest.judge is not None else None
+    trials = reading.trials(store, matrix.id, states=["graded", "missing"], cell_ids=cells, ledgers=True, grades=True)
+    for batch in batches(trials, 100):
+        judged = semantics(store, batch, judge) if judge is not None else {}
+        for trial in batch:
+            if trial.state == "missing" or trial.ledger is None:
+                yield _missing(store, trial)
+                continue
+            ledger = orjson.loads(trial.ledger)
+            grade = _grade(trial, redactor)
+            semantic = judged.get(trial.id)
+            yield desired_run(
+                {**ledger, "content": redactor.value(ledger["content"])},
+                grade,
+                case_id=trial.case_id,
+                repetition=trial.repetition,
+                order_known=order_known[trial.case_id],
+                semantic=_semantic(semantic, grade, redactor) if semantic is not None else None,
+            )
 
 
-def _grade(trial: reading.Trial) -> DesiredGrade:
+def _grade(trial: reading.Trial, redactor: Redactor) -> DesiredGrade:
     (grade,) = trial.grades
     checks = orjson.loads(grade.checks)
     return DesiredGrade(
@@ -138,10 +153,32 @@ def _grade(trial: reading.Trial) -> DesiredGrade:
         task_completed=grade.task_completed,
         # What is shown and not judged is no reason for a verdict.
         checks=[
-            DesiredCheck(check["name"], check["passed"], check["observed"])
+            DesiredCheck(check["name"], check["passed"], redactor.value(check["observed"], names=True))
             for check in checks
             if check["passed"] is not None
         ],
+    )
+
+
+def _semantic(semantic: Semantic, grade: DesiredGrade, redactor: Redactor) -> DesiredSemantic:
+    judgment = semantic.document or {}
+    models = sorted({vote["returned_model"] for vote in judgment.get("votes", []) if vote["returned_model"]})
+    return DesiredSemantic(
+        state=semantic.state,
+        reason=semantic.reason,
+        explanation=redactor.text(semantic.explanation or ""),
+        joint=joint(grade.verdict, semantic),
+        metadata={
+            "criterion": judgment.get("criterion"),
+            "judge": semantic.configuration_hash,
+            "calibration": judgment.get("calibration_hash"),
+            "said": semantic.verdict,
+            "models": models,
+            "votes": len(judgment.get("votes", [])),
+            "cost": semantic.cost.state,
+            "micro_dollars": semantic.cost.micro_dollars,
+            "cached": semantic.cached,
+        },
     )
 
 

@@ -5,6 +5,7 @@ whose journal already shows a violation becomes its trial's evidence; only other
 """
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from grading.graders import Grader
 from grading.intake import Quarantined, ValidLedger, seal_lost, validate
 from grading.projection import structural
 from grading.store import Store, delivering, losing
-from simulator.journal import JournaledAttempt, locked, read_journal
+from simulator.journal import JournalChanged, JournaledAttempt, locked, read_journal
 from simulator.recorder import software
 from simulator.worlds import load_world
 
@@ -33,7 +34,7 @@ class Unanswered:
     reason: str
     """What it is lost to, if it had begun."""
     begun: bool = False
-    """Whether the store knows already that it had."""
+    """Whether it is known that it had, though its journal may not say so yet."""
 
 
 @dataclass(slots=True)
@@ -56,25 +57,38 @@ class Recovery:
             losing.lose(store, self.losses)
 
 
-def journaled(paths: Iterable[Path]) -> dict[int, JournaledAttempt]:
-    """The attempts in the journals of workers that are gone or about to go: waits for each to let go of its own.
+@dataclass(slots=True)
+class Journals:
+    """What journals tell of attempts."""
+
+    attempts: dict[int, JournaledAttempt] = field(default_factory=dict)
+    changed: str | None = None
+    """Where one was changed by something else: what it does not tell is then no longer known."""
+
+    def read(self, path: Path) -> None:
+        try:
+            self.attempts.update(read_journal(path))
+        except JournalChanged as error:
+            self.attempts.update(error.attempts)
+            self.changed = str(error)
+
+
+def journaled(paths: Iterable[Path]) -> Journals:
+    """The journals of workers that are gone or about to go: waits for each to let go of its own.
 
     One that does not, because its runner is alive and only let its lease expire, is read as far as it has come.
-
-    Raises:
-        ValueError: a journal was changed by something else.
     """
-    found: dict[int, JournaledAttempt] = {}
+    found = Journals()
     for path in paths:
-        if path.exists():
-            with locked(path, seconds=_LOCK_SECONDS):
-                found.update(read_journal(path))
+        # Another runner that recovers the same attempts removes their journals once it has done so.
+        with suppress(FileNotFoundError), locked(path, seconds=_LOCK_SECONDS):
+            found.read(path)
     return found
 
 
 def recover(
     unanswered: Iterable[Unanswered],
-    journals: Mapping[int, JournaledAttempt],
+    journals: Journals,
     grader: Grader,
     expectation: Callable[[str], Any],
     place: Mapping[str, str],
@@ -82,12 +96,17 @@ def recover(
     """Decides for each attempt by its journal. An attempt without one had not begun, as far as anybody can know."""
     recovery = Recovery()
     for one in unanswered:
-        journal = journals.get(one.attempt_id)
-        if journal is None:
+        journal = journals.attempts.get(one.attempt_id)
+        if journal is not None and journal.ledger is not None:
+            _deliver(recovery, one, journal.ledger)
+        elif journals.changed is not None:
+            document = journal.document() if journal is not None else None
+            recovery.quarantines.append(
+                delivering.Quarantined(one.attempt_id, None, "ledger_malformed", journals.changed, document)
+            )
+        elif journal is None:
             reason = one.reason if one.begun else "not_started"
             recovery.losses.append(losing.Lost(one.attempt_id, reason))
-        elif journal.ledger is not None:
-            _deliver(recovery, one, journal.ledger)
         else:
             _lose(recovery, one, journal, grader, expectation(one.case_id), place)
     return recovery

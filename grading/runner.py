@@ -7,6 +7,7 @@ may be killed at any moment; two runners may work on one matrix. It counts a tri
 import selectors
 import time
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -17,20 +18,20 @@ from grading.graders import load_grader
 from grading.grading import stored_grade
 from grading.intake import Quarantined, ValidLedger, validate
 from grading.launcher import Worker
-from grading.manifest import Manifest
+from grading.manifest import Manifest, trial_name
 from grading.projection import structural
-from grading.recovering import Recovery, Unanswered, delivery, journaled, recover
-from grading.store import Store, delivering, grades, leasing, losing, matrices, owners, reading
-from simulator.canonical import canonical_hash
+from grading.recovering import Journals, Recovery, Unanswered, delivery, journaled, recover
+from grading.store import StateError, Store, delivering, grades, leasing, losing, matrices, owners, reading
+from simulator.journal import locked
 
 LEASE_SECONDS = 60.0
 _RENEW_SECONDS = 15.0
-_GROUP = 128
+_GROUP = 256
 """Ledgers in one commit, at most, and"""
 _GROUP_SECONDS = 0.05
 """how long the first of them waits for others."""
-_DEEPEST = 256
-_AHEAD_SECONDS = 0.25
+_DEEPEST = 512
+_AHEAD_SECONDS = 0.4
 """A worker is handed as many trials as it runs in this time, so that it never waits for a commit."""
 _LEDGERS_IN_JOURNAL = 5000
 _WAIT_SECONDS = 1.0
@@ -65,6 +66,8 @@ class _Handed:
     claimed: leasing.Claimed
     assignment: dict[str, Any]
     trial: str
+    begun: bool = False
+    """Whether the worker has said so."""
     began: float | None = None
     """When its worker said so, until the store knows."""
 
@@ -123,7 +126,7 @@ class Runner:
         self._assignments: dict[str, dict[str, Any]] = {}
         self._owner = owners.Owner.this_process()
         self._workers: list[Worker] = []
-        self._selector = selectors.DefaultSelector()
+        self._selector: selectors.BaseSelector
         self._pending = _Pending()
         self._draining = False
         self._stopping = False
@@ -163,17 +166,22 @@ class Runner:
         if not self._start():
             return "complete" if self._matrix.state == "complete" else "incomplete"
         counts = reading.counts(self._store, self._matrix.id)
+        self._selector = selectors.DefaultSelector()
         self._progress = Progress(sum(counts.values()), counts["graded"] + counts["missing"], counts["missing"])
         try:
             # They load while the rest is looked after.
             for _ in range(min(self._parallelism, counts["open"])):
                 self._start_worker()
             self._recover_abandoned()
+            self._forget_journals()
             self._grade_delivered()
             self._watch(self._progress)
             self._loop()
         finally:
-            self._end_workers()
+            held = self._end_workers()
+            self._selector.close()
+        # Not after an error: what is then not in the store is in the journals, which the next run reads.
+        self._settle_ended(held)
         counts = reading.counts(self._store, self._matrix.id)
         if counts["open"] or counts["leased"] or counts["delivered"]:
             return "open"
@@ -181,6 +189,7 @@ class Runner:
 
     def _start(self) -> bool:
         """Has the matrix run; False where all its trials are done already."""
+        self._reread()
         if self._matrix.state == "complete":
             return False
         if self._matrix.state == "incomplete":
@@ -190,10 +199,13 @@ class Runner:
             matrices.start(self._store, self._matrix.id)
         return True
 
+    def _reread(self) -> None:
+        self._matrix = reading.find_matrix(self._store, self._matrix.id)
+
     def _loop(self) -> None:
         while not self._stopping:
             if not self._draining:
-                self._hand_out()
+                self._hand_out_of_running()
             busy = any(worker.outstanding for worker in self._workers)
             if busy:
                 self._listen()
@@ -205,12 +217,24 @@ class Runner:
                     return
                 time.sleep(max(0.0, self._dry_until - time.monotonic()))
                 self._recover_abandoned()
+                self._grade_delivered()
 
     def _waited(self) -> bool:
         since = self._pending.since
         return since is not None and time.monotonic() - since >= _GROUP_SECONDS
 
     # Leasing
+
+    def _hand_out_of_running(self) -> int:
+        """How many trials were handed out: none once another runner has finished, paused or cancelled the matrix."""
+        try:
+            return self._hand_out()
+        except StateError:
+            self._reread()
+            if self._matrix.state == "running":
+                raise
+            self._draining = True
+            return 0
 
     def _hand_out(self) -> int:
         if self._dry_until > time.monotonic():
@@ -336,11 +360,11 @@ class Runner:
     def _take(self, worker: Worker, report: dict[str, Any], document: bytes) -> None:
         attempt_id = report.get("attempt")
         if "stuck" in report:
-            self._drop(worker)
             raise WorkersFailing(str(report["stuck"]))
         if "began" in report:
             if handed := worker.outstanding.get(report["attempt"]):
                 handed.began = time.monotonic()
+                handed.begun = True
             return
         handed = worker.outstanding.pop(attempt_id, None) if isinstance(attempt_id, int) else None
         if handed is None:
@@ -376,6 +400,9 @@ class Runner:
         held = list(worker.outstanding.values())
         self._drop(worker)
         self._settle(held, worker, "recorder_killed")
+        if any(handed.begun for handed in held):
+            # Counted against the trial that it died of, which has a limit of its own.
+            return
         self._deaths += 1
         if self._deaths >= _DEATHS_IN_A_ROW:
             raise WorkersFailing(f"{self._deaths} workers ended one after the other; their output: {self._folder}")
@@ -394,11 +421,15 @@ class Runner:
                 handed.claimed.case_id,
                 handed.assignment,
                 reason,
+                handed.begun,
             )
             for handed in held
         ]
-        alive = worker in self._workers
-        journals = worker.read_journal() if alive else journaled([worker.journal])
+        if worker in self._workers:
+            journals = Journals()
+            journals.read(worker.journal)
+        else:
+            journals = journaled([worker.journal])
         self._write_recovery(
             recover(unanswered, journals, self._grader, self._expectations.__getitem__, self._place(worker.name))
         )
@@ -406,8 +437,9 @@ class Runner:
     def _place(self, worker: str) -> dict[str, str]:
         return {"launcher": "processes", "host": self._owner.host, "worker": worker}
 
-    def _end_workers(self) -> None:
-        """Ends every worker and settles what they still held, so that nothing waits for a lease to expire."""
+    def _end_workers(self) -> list[tuple[Worker, list[_Handed]]]:
+        """Ends every worker, before anything else can fail. Returns what they still held."""
+        ended = []
         for worker in self._workers:
             if not worker.outstanding:
                 worker.let_go()
@@ -415,7 +447,13 @@ class Runner:
             held = list(worker.outstanding.values())
             self._drop(worker) if self._stopping or held else self._dismiss(worker)
             if held:
-                self._settle(held, worker, "runner_killed")
+                ended.append((worker, held))
+        return ended
+
+    def _settle_ended(self, ended: list[tuple[Worker, list[_Handed]]]) -> None:
+        """Settles what workers held at their end, so that nothing waits for a lease to expire."""
+        for worker, held in ended:
+            self._settle(held, worker, "runner_killed")
         self._commit()
         for worker_journal in self._folder.glob(f"{self._owner.id}-*.journal"):
             worker_journal.unlink()
@@ -445,7 +483,8 @@ class Runner:
         if pending.losses:
             losing.lose(self._store, pending.losses)
         for cell_id, reason in pending.failed_cells.items():
-            losing.fail_cell(self._store, cell_id, reason)
+            with suppress(StateError):  # another runner took the trial over and finished the cell
+                losing.fail_cell(self._store, cell_id, reason)
         self._progress.lost += len(pending.losses) + len(pending.quarantines)
         if pending.losses or pending.quarantines:
             self._dry_until = 0.0
@@ -497,7 +536,9 @@ class Runner:
             self._load_assignments(list(trials.values()))
             unanswered = []
             for attempt in found:
-                trial = trials[attempt.trial_id]
+                trial = trials.get(attempt.trial_id)
+                if trial is None:  # another runner has settled it meanwhile
+                    continue
                 unanswered.append(
                     Unanswered(
                         attempt.id,
@@ -512,24 +553,28 @@ class Runner:
             paths = [
                 path for one in {attempt.owner for attempt in found} for path in self._folder.glob(f"{one}-*.journal")
             ]
-            self._write_recovery(
-                recover(
-                    unanswered,
-                    journaled(paths),
-                    self._grader,
-                    self._expectations.__getitem__,
-                    self._place("recovered"),
-                )
+            recovery = recover(
+                unanswered,
+                journaled(paths),
+                self._grader,
+                self._expectations.__getitem__,
+                self._place("recovered"),
             )
+            with suppress(StateError):  # one has begun meanwhile, its runner being alive: it is looked at again
+                self._write_recovery(recovery)
+
+    def _forget_journals(self) -> None:
+        """Removes the journals of workers that are gone whose runners hold nothing any more: all is in the store."""
+        holding = reading.holding(self._store)
+        for path in self._folder.glob("*.journal"):
+            # Not this runner's own: a worker that only starts may not hold its lock yet.
+            if (owner := path.stem.rpartition("-")[0]) not in holding and owner != self._owner.id:
+                with suppress(FileNotFoundError), locked(path, seconds=0) as gone:
+                    if gone:
+                        path.unlink()
 
     def _more_may_come(self) -> bool:
-        """Whether a trial is open, or held by another runner that may let it go."""
+        """Whether a trial is open, or held by another runner that may let it go, or not graded by it yet."""
         counts = reading.counts_of_cells(self._store, self._matrix.id, self._only)
         self._progress.held_by_others = counts["leased"]
-        return counts["leased"] > 0 or counts["open"] > 0
-
-
-def trial_name(manifest_hash: str, condition: str, case_id: str, repetition: int) -> str:
-    """A trial's name in its ledgers: the same in every store, and telling the recorder neither case nor condition."""
-    identity = canonical_hash([manifest_hash, condition, case_id, repetition])
-    return identity.removeprefix("sha256:")[:32]
+        return counts["leased"] > 0 or counts["open"] > 0 or counts["delivered"] > 0

@@ -38,6 +38,13 @@ def sequence_number(repetition: int, case: int, condition: int, *, cases: int, c
     return (repetition * cases + case) * conditions + place
 
 
+def at(sequence: int, cases: int, conditions: int) -> Planned:
+    """The trial at a place of :func:`planned`, without walking through the plan."""
+    pair, place = divmod(sequence, conditions)
+    repetition, case = divmod(pair, cases)
+    return Planned(sequence, repetition, case, (place + repetition + case) % conditions)
+
+
 def presented(order: PresentedOrder, repetition: int) -> Literal["forward", "reversed"]:
     """How a repetition presents each case's records: as written, or the whole list reversed."""
     if order == "alternate":

@@ -15,7 +15,9 @@ from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema
 
 from grading.cases import cases_file_model
+from grading.judge.configuration import JudgeFile
 from grading.matrix_file import MatrixFile
+from grading.slices import SlicePlan
 
 DIALECT = GenerateJsonSchema.schema_dialect
 
@@ -25,6 +27,11 @@ def matrix_schema() -> dict[str, Any]:
     return _friendly(MatrixFile, "Cellwise matrix file")
 
 
+def judge_schema() -> dict[str, Any]:
+    """The JSON Schema of a judge file."""
+    return _friendly(JudgeFile, "Cellwise judge file")
+
+
 def cases_schema(world: str) -> dict[str, Any]:
     """The JSON Schema of a cases file of that world.
 
@@ -32,6 +39,18 @@ def cases_schema(world: str) -> dict[str, Any]:
         UnknownWorld, UnknownGrader: where there is none.
     """
     return _friendly(cases_file_model(world), f"Cellwise cases of the world {world}")
+
+
+def slices_schema() -> dict[str, Any]:
+    """The JSON Schema of a slice plan."""
+    return _friendly(SlicePlan, "Cellwise slice plan")
+
+
+def policy_schema() -> dict[str, Any]:
+    """The JSON Schema of a release policy."""
+    from grading.policy import Policy
+
+    return _friendly(Policy, "Cellwise release policy")
 
 
 def _friendly(model: type[BaseModel], title: str) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 Every planned trial is in the denominator; one that is missing, unscored or not done yet is shown and never a pass.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -11,6 +11,8 @@ from grading.visible import visible
 
 if TYPE_CHECKING:
     from rich.table import Table
+
+    from grading.semantic import Semantic, SemanticTally
 
 
 class TrialRow(NamedTuple):
@@ -25,6 +27,8 @@ class TrialRow(NamedTuple):
     """The grade document as a JSON value."""
     discarded: int = 0
     """Attempts at it that were replaced after they had called a refund or approval tool."""
+    semantic: "Semantic | None" = None
+    """What the judge's judgment came to; None where the matrix has no judge, or there is no ledger to judge."""
 
 
 @dataclass(slots=True)
@@ -42,6 +46,8 @@ class Tally:
     unfinished: int = 0
     """Neither graded nor given up yet."""
     discarded: int = 0
+    semantic: "SemanticTally | None" = None
+    """Where the matrix has a judge."""
 
     def add(self, row: TrialRow) -> None:
         self.planned += 1
@@ -60,9 +66,14 @@ class Tally:
             for check in grade["checks"]:
                 if check["name"] == "wrong_order_commits":
                     self.wrong_order_commits += check["observed"]
+        if row.semantic is not None:
+            from grading.semantic import SemanticTally
 
-    def to_json(self) -> dict[str, int]:
-        return {
+            self.semantic = self.semantic or SemanticTally()
+            self.semantic.add(grade["verdict"] if grade is not None else "unscored", row.semantic)
+
+    def to_json(self) -> dict[str, Any]:
+        counts: dict[str, Any] = {
             "planned": self.planned,
             "graded": self.graded,
             "contract": self.contract,
@@ -73,6 +84,9 @@ class Tally:
             "unfinished": self.unfinished,
             "discarded_after_action": self.discarded,
         }
+        if self.semantic is not None:
+            counts["semantic"] = self.semantic.to_json()
+        return counts
 
 
 @dataclass(slots=True)
@@ -92,8 +106,11 @@ class Summary:
 
     @property
     def complete(self) -> bool:
-        """Whether every planned trial has a verdict."""
-        return all(each.total.graded == each.total.planned for each in self.conditions)
+        """Whether every planned trial has a verdict, and where there is a judge, no judgment is pending."""
+        return all(
+            each.total.graded == each.total.planned and (each.total.semantic is None or not each.total.semantic.pending)
+            for each in self.conditions
+        )
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -120,6 +137,7 @@ class Summary:
             ("completed", [str(total.completed) for total in totals]),
             ("wrong-order commits", [str(total.wrong_order_commits) for total in totals]),
         ]
+        columns += _semantic_columns([total.semantic for total in totals])
         for title, counts in (
             ("missing", [total.missing for total in totals]),
             ("unfinished", [total.unfinished for total in totals]),
@@ -176,11 +194,34 @@ def summarize(rows: Iterable[TrialRow]) -> Summary:
     return Summary(list(conditions.values()))
 
 
+def _semantic_columns(tallies: "list[SemanticTally | None]") -> list[tuple[str, list[str]]]:
+    """Semantic passes that count and joint passes, where there is a judge; beside them whatever else came of it."""
+    if not any(tallies):
+        return []
+
+    def counted(count: Callable[["SemanticTally"], int]) -> list[int]:
+        return [0 if tally is None else count(tally) for tally in tallies]
+
+    columns = [
+        ("semantic", counted(lambda tally: tally.states["qualified_pass"])),
+        ("joint", counted(lambda tally: tally.joint)),
+    ]
+    for title, counts in (
+        ("semantic fail", counted(lambda tally: tally.states["qualified_fail"])),
+        ("abstained", counted(lambda tally: tally.states["qualified_abstention"])),
+        ("unqualified", counted(lambda tally: tally.states["unqualified"])),
+        ("judgment pending", counted(lambda tally: tally.states["pending"])),
+    ):
+        if any(counts):
+            columns.append((title, counts))
+    return [(title, [str(count) for count in counts]) for title, counts in columns]
+
+
 def _numbers(header: list[str], row: list[str]) -> Iterable[tuple[str, str]]:
     return zip(header[1:], row[1:], strict=True)
 
 
 def _style(title: str, cell: str) -> str:
-    if title in ("trials", "contract", "completed") or cell == "0":
+    if title in ("trials", "contract", "completed", "semantic", "joint") or cell == "0":
         return ""
     return "bold red" if title == "wrong-order commits" else "yellow"

@@ -20,6 +20,13 @@ ASK_TOOL = "ask_customer"
 
 _BAR = "│ "
 _VERDICT_STYLES = {"passed": "bold green", "failed": "bold red", "unscored": "bold yellow"}
+_SEMANTIC_STYLES = {
+    "qualified_pass": "bold green",
+    "qualified_fail": "bold red",
+    "qualified_abstention": "bold yellow",
+    "unqualified": "bold yellow",
+    "pending": "bold yellow",
+}
 _CHECK_MARKS = {True: ("✓", "green"), False: ("✗", "bold red"), None: ("·", "dim")}
 
 
@@ -63,6 +70,7 @@ def transcript(
     ledger: Mapping[str, Any] | None,
     grade: Mapping[str, Any] | None,
     attempts: Sequence[Attempt] = (),
+    semantic: Mapping[str, Any] | None = None,
 ) -> Transcript:
     """The transcript of one trial.
 
@@ -71,6 +79,7 @@ def transcript(
         ledger: the ledger document as a JSON value, None where the trial has none.
         grade: the grade document as a JSON value, None where it is not graded.
         attempts: all attempts at the trial, in order.
+        semantic: the semantic result and the joint grade as a JSON value, None where the matrix has no judge.
     """
     lines = [Line(0, Text(visible(trial), "bold"))]
     if ledger is None:
@@ -84,6 +93,7 @@ def transcript(
         lines += _answer(content)
         lines += _objects(content["objects"])
     lines += _grade(grade)
+    lines += _semantic(semantic)
     lines += _attempts(attempts)
     return Transcript(lines)
 
@@ -190,6 +200,30 @@ def _grade(grade: Mapping[str, Any] | None) -> Iterator[Line]:
     if not grade["checks"]:
         yield Line(2, Text("there was nothing to judge by", "dim"))
     yield Line(2, Text(visible(f"{grade['grader']} grader {grade['grader_version']}"), "dim"))
+
+
+def _semantic(semantic: Mapping[str, Any] | None) -> Iterator[Line]:
+    if semantic is None:
+        return
+    yield from _section("Is the message true?")
+    reason = f": {_words(semantic['reason'])}" if semantic["reason"] else ""
+    yield Line(2, Text(visible(_words(semantic["state"]) + reason), _SEMANTIC_STYLES[semantic["state"]]))
+    if semantic["verdict"] is not None and semantic["state"] == "unqualified":
+        yield Line(2, Text(f"the judge said {semantic['verdict']}, which does not count", "yellow"))
+    if semantic["explanation"]:
+        # Written by a model that read what the agent wrote: as little trusted as the agent's own words.
+        yield from _said(semantic["explanation"], 2, "")
+    cost = semantic["cost"]
+    amount = "unknown" if cost["state"] == "unknown" else "not dispatched"
+    if cost["state"] == "known":
+        amount = f"{cost['micro_dollars']} micro-dollars"
+    yield Line(2, Text(f"cost {amount}" + (", from calls made for other trials" if semantic["cached"] else ""), "dim"))
+    joint = Text("joint: ")
+    yield Line(2, joint.append(semantic["joint"], _VERDICT_STYLES[semantic["joint"]]))
+    judgment = semantic["judgment"]
+    if judgment is not None:
+        calibration = judgment["calibration_hash"] or "none"
+        yield Line(2, Text(f"judge {judgment['configuration_hash']}, calibration {calibration}", "dim"))
 
 
 def _attempts(attempts: Sequence[Attempt]) -> Iterator[Line]:

@@ -2,7 +2,7 @@
 
 import unicodedata
 
-_HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
+HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 """Controls, formats (bidirectional ones, zero widths), lone surrogates, and separators that start a new line."""
 
 
@@ -14,5 +14,5 @@ def visible(text: str) -> str:
     if text.isascii() and text.isprintable():
         return text
     return "".join(
-        f"⟨U+{ord(character):04X}⟩" if unicodedata.category(character) in _HIDDEN else character for character in text
+        f"⟨U+{ord(character):04X}⟩" if unicodedata.category(character) in HIDDEN else character for character in text
     )

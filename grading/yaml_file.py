@@ -102,6 +102,10 @@ class Document:
             return node.text if isinstance(node, _Scalar) else None
         return None
 
+    def has(self, name: str) -> bool:
+        """Whether there is a top-level field of that name."""
+        return isinstance(self._root, _Mapping) and name in self._root.items
+
     def load(self, model: type[Model]) -> Model:
         """The file's content as that model.
 

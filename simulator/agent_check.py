@@ -31,7 +31,7 @@ def problems_with(root: str, name: str, settings: list[dict[str, Any]]) -> list[
     if not callable(function):
         return [f"'{name}' is no function but of type {type(function).__name__}"] * len(settings)
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        return [f"'{name}' must return its output once: it is a generator"] * len(settings)
+        return [f"'{name}' must return its output, not yield it"] * len(settings)
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError) as error:

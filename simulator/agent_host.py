@@ -18,7 +18,7 @@ import signal
 import socket
 import sys
 import traceback
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
 from functools import cache
 from importlib import import_module
@@ -37,15 +37,17 @@ def main() -> None:
     control = socket.socket(fileno=os.dup(0))
     _redirect_input()
     host = Host(control)
+    # A module that never comes to an end would not see the socket close.
+    die_with_parent()
     try:
         for name in sys.argv[1:]:
-            load(name)
+            preload(name)
     except BaseException as error:
         traceback.print_exc()
         host.tell({"unusable": f"{type(error).__name__}: {error}"[:2000]})
         return
-    gc.collect()
-    gc.freeze()
+    # From here on the closing socket ends this process, which must live to end what the agent leaves behind.
+    die_with_parent(wanted=False)
     host.tell({"ready": True})
     host.serve()
 
@@ -62,6 +64,15 @@ def load(name: str) -> Callable[..., Any]:
     from simulator.agents import load_agent
 
     return load_agent(name).function
+
+
+def preload(name: str) -> None:
+    """Loads an agent before its processes fork, so that no trial's time is spent on it."""
+    load(name)
+    import simulator.output  # noqa: F401 - most agents answer with it
+
+    gc.collect()
+    gc.freeze()
 
 
 class Host:
@@ -123,8 +134,7 @@ class Host:
         except BaseException:
             traceback.print_exc()
         finally:
-            sys.stdout.flush()
-            sys.stderr.flush()
+            _flush()
             os._exit(status)
 
     def _reap(self) -> None:
@@ -156,7 +166,9 @@ def serve_trials(connection: Connection, *, reuse: bool) -> None:
     """The agent's process: one trial, or as many as come."""
     while (line := connection.receive()) is not None:
         opening = json.loads(line)
-        connection.send(_answer(opening, connection).encode())
+        answer = _answer(opening, connection).encode()
+        _flush()  # this process may be ended as soon as it has answered
+        connection.send(answer)
         if not reuse:
             return
 
@@ -179,6 +191,12 @@ def _answer(opening: dict[str, Any], connection: Connection) -> str:
         return json.dumps({"failed": type(error).__name__})
 
 
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(Exception):  # the agent may have closed or replaced them
+            stream.flush()
+
+
 async def _awaited(output: Any) -> Any:
     return await output
 
@@ -189,10 +207,21 @@ def become_subreaper() -> None:
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def die_with_parent() -> None:
-    """The kernel ends this process when its parent dies, however that dies (Linux)."""
+def die_with_parent(*, wanted: bool = True) -> None:
+    """The kernel ends this process when its parent dies, however that dies (Linux); or no longer does."""
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL if wanted else 0, 0, 0, 0)
+
+
+def end_orphans(spared: Collection[int]) -> None:
+    """Ends every child of this process but those, and what they leave to it in turn (Linux, as subreaper)."""
+    while orphans := set(children()) - set(spared):
+        for orphan in orphans:
+            with suppress(ProcessLookupError):
+                os.kill(orphan, signal.SIGKILL)
+        for orphan in orphans:
+            with suppress(ChildProcessError):
+                os.waitpid(orphan, 0)
 
 
 def children() -> list[int]:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import select
 import socket
 import subprocess
 import sys
@@ -14,10 +15,15 @@ from typing import Any, BinaryIO
 from simulator.protocol import Connection
 
 _START_SECONDS = 120.0
+_END_SECONDS = 10.0
 
 
 class AgentNotStartable(Exception):  # noqa: N818 - reads as what happened
     """The agent's module could not be loaded: a wrong configuration, no evidence against the agent."""
+
+
+class HostGone(OSError):  # noqa: N818 - reads as what happened
+    """The fork server ended while nobody had asked it to: an agent or the system killed it."""
 
 
 class AgentHost:
@@ -33,8 +39,11 @@ class AgentHost:
     def __init__(self, agent: str | None, root: Path, env: Mapping[str, str], log: BinaryIO) -> None:
         ours, theirs = socket.socketpair()
         package_root = str(Path(__file__).resolve().parent.parent)
+        # Python itself adds this variable in the C locale (PEP 538).
+        forget = "" if "LC_CTYPE" in env else "import os; os.environ.pop('LC_CTYPE', None); "
         code = (
-            f"import sys; sys.path[:0] = {[str(root), package_root]!r}; from simulator.agent_host import main; main()"
+            f"{forget}import sys; sys.path[:0] = {[str(root), package_root]!r}; "
+            "from simulator.agent_host import main; main()"
         )
         with theirs:
             self._process = subprocess.Popen(
@@ -52,33 +61,57 @@ class AgentHost:
         self._running: dict[str, Any] | None = None
         try:
             answer = self._hear(_START_SECONDS)
+        except HostGone:
+            answer = {"unusable": "its process ended while loading"}
         except TimeoutError:
             answer = {"unusable": f"it did not load within {_START_SECONDS:.0f} s"}
         if "ready" not in answer:
             self.close()
-            raise AgentNotStartable(answer.get("unusable", "its process ended while loading"))
+            raise AgentNotStartable(answer["unusable"])
 
     def connect(self, *, memory_mb: int, reuse: bool) -> Connection:
-        """A connection to an agent's process: a fresh one, or with ``reuse`` the one that the last trial left."""
+        """A connection to an agent's process: a fresh one, or with ``reuse`` the one that the last trial left.
+
+        Raises:
+            HostGone: the fork server has ended; another host may be started instead.
+        """
         wanted = {"memory_mb": memory_mb, "reuse": reuse}
-        if self._connection is not None and reuse and self._running == wanted:
+        if self._connection is not None and reuse and self._running == wanted and not self._has_news():
             return self._connection
         self.end()
         ours, theirs = socket.socketpair()
-        with theirs:
-            socket.send_fds(self._control, [json.dumps({"run": wanted}).encode() + b"\n"], [theirs.fileno()])
-            self._hear_until("started")
+        try:
+            with theirs:
+                socket.send_fds(self._control, [json.dumps({"run": wanted}).encode() + b"\n"], [theirs.fileno()])
+                self._hear_until("started")
+        except (BrokenPipeError, ConnectionResetError) as error:
+            ours.close()
+            raise HostGone from error
+        except BaseException:
+            ours.close()
+            raise
         self._connection, self._running = Connection(ours), wanted
         self._connection.watch(self._control.fileno())
         return self._connection
 
+    def _has_news(self) -> bool:
+        """Whether the idle process of a reusable agent has ended, or the fork server itself."""
+        return self._lines.holds_line or bool(select.select([self._control], [], [], 0)[0])
+
     def end(self) -> None:
-        """Ends the agent's process group and whatever it left running. Returns when all of it is gone."""
+        """Ends the agent's process group and whatever it left running. Returns when all of it is gone.
+
+        Raises:
+            HostGone: the fork server has ended, so that nobody could say so; :meth:`close` it.
+        """
         if self._connection is None:
             return
         self._connection.close()
         self._connection = self._running = None
-        self._control.sendall(b'{"end": true}\n')
+        try:
+            self._control.sendall(b'{"end": true}\n')
+        except (BrokenPipeError, ConnectionResetError) as error:
+            raise HostGone from error
         self._hear_until("ended")
 
     def close(self) -> None:
@@ -87,13 +120,23 @@ class AgentHost:
         if self._connection is not None:
             self._connection.close()
         with suppress(subprocess.TimeoutExpired):
-            self._process.wait(10)
+            self._process.wait(_END_SECONDS)
             return
         self._process.kill()
         self._process.wait()
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def has_told(self) -> bool:
+        """Whether the fork server has said something that was read along with an earlier answer."""
+        return self._lines.holds_line
+
     def agent_ended(self) -> bool:
-        """Whether the agent's process has ended. To be asked when the connection's watched descriptor is readable."""
+        """Whether the agent's process has ended. To be asked when the connection's watched descriptor is readable, or
+        :attr:`has_told`."""
         line = self._lines.receive()
         return line is None or "exited" in json.loads(line)
 
@@ -104,7 +147,7 @@ class AgentHost:
     def _hear(self, seconds: float) -> dict[str, Any]:
         line = self._lines.receive(time.monotonic() + seconds)
         if line is None:
-            raise AgentNotStartable("the agent's fork server has ended")
+            raise HostGone
         message: dict[str, Any] = json.loads(line)
         return message
 

@@ -6,6 +6,7 @@ member names outside the Basic Multilingual Plane (RFC 8785 sorts UTF-16 code un
 """
 
 import hashlib
+import re
 from typing import Any
 
 import orjson
@@ -14,6 +15,9 @@ import rfc8785
 _OPTIONS = orjson.OPT_SORT_KEYS | orjson.OPT_STRICT_INTEGER
 
 _PLAIN = frozenset({str, int, bool, type(None)})
+
+_FRACTION = re.compile(rb"(?<![^:,\[])-?[0-9]+[.eE]")
+"""A number with a fraction or an exponent, which orjson may write otherwise; or a text that looks so."""
 
 LARGEST_INTEGER = 2**53 - 1
 
@@ -34,6 +38,15 @@ def canonical(value: Any) -> bytes:
         return orjson.dumps(value, option=_OPTIONS)
     except (rfc8785.CanonicalizationError, TypeError, UnicodeEncodeError, RecursionError) as error:
         raise NotCanonicalizable(str(error)) from error
+
+
+def canonical_of_parsed(value: Any) -> bytes:
+    """The same, several times faster, for a value that a JSON parser gave: it holds no NaN and nothing but JSON."""
+    try:
+        data = orjson.dumps(value, option=_OPTIONS)
+    except (TypeError, UnicodeEncodeError, RecursionError) as error:
+        raise NotCanonicalizable(str(error)) from error
+    return data if data.isascii() and not _FRACTION.search(data) else canonical(value)
 
 
 def sha256(data: bytes) -> str:

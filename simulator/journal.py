@@ -91,11 +91,22 @@ def locked(path: Path, *, seconds: float) -> Iterator[bool]:
         os.close(descriptor)
 
 
+class JournalChanged(ValueError):  # noqa: N818 - reads as what happened
+    """A whole line of a journal is none that its worker wrote: something else changed the file.
+
+    ``attempts`` is what the lines before it tell.
+    """
+
+    def __init__(self, message: str, attempts: dict[int, JournaledAttempt]) -> None:
+        super().__init__(message)
+        self.attempts = attempts
+
+
 def read_journal(path: Path) -> dict[int, JournaledAttempt]:
     """The attempts in a journal, by their numbers in the store.
 
     Raises:
-        ValueError: a whole line is no journal line: the file was changed by something else.
+        JournalChanged: a whole line is no journal line: the file was changed by something else.
     """
     attempts: dict[int, JournaledAttempt] = {}
     with path.open("rb") as file:
@@ -104,13 +115,27 @@ def read_journal(path: Path) -> dict[int, JournaledAttempt]:
                 break
             try:
                 members = orjson.loads(line)
-                attempt = attempts.setdefault(members["attempt"], JournaledAttempt(members["attempt"]))
+                attempt = attempts.setdefault(_integer(members["attempt"]), JournaledAttempt(members["attempt"]))
                 if "begin" in members:
-                    attempt.assignment, attempt.started = members["begin"]["assignment"], members["begin"]["started"]
+                    attempt.assignment = str(members["begin"]["assignment"])
+                    attempt.started = _integer(members["begin"]["started"])
                 elif "ledger" in members:
                     attempt.ledger = line[line.index(b'"ledger":') + len(b'"ledger":') : -2]
                 else:
-                    attempt.calls.append({name: members[name] for name in ("call", "started", "ended")})
-            except (orjson.JSONDecodeError, KeyError, TypeError) as error:
-                raise ValueError(f"{path}:{number}: no line of a journal") from error
+                    attempt.calls.append(_call(members))
+            except (ValueError, KeyError, TypeError) as error:
+                raise JournalChanged(f"{path.name}:{number}: no line of a journal", attempts) from error
     return attempts
+
+
+def _call(members: dict[str, Any]) -> dict[str, Any]:
+    call = members["call"]
+    if not isinstance(call["tool"], str) or "arguments" not in call:
+        raise TypeError
+    return {"call": call, "started": _integer(members["started"]), "ended": _integer(members["ended"])}
+
+
+def _integer(value: Any) -> int:
+    if type(value) is not int:
+        raise TypeError
+    return value

@@ -45,6 +45,11 @@ class Connection:
         self._poll.register(descriptor, select.POLLIN)
 
     @property
+    def holds_line(self) -> bool:
+        """Whether a whole line has arrived already: the descriptor then need not be readable any more."""
+        return b"\n" in self._pending
+
+    @property
     def watched(self) -> bool:
         return self._watched is not None
 

@@ -17,17 +17,22 @@ from typing import Any, BinaryIO
 import orjson
 from pydantic import ValidationError
 
-from simulator.agent_process import AgentHost, environment
+from simulator.agent_host import end_orphans
+from simulator.agent_process import AgentHost, AgentNotStartable, environment
 from simulator.assignment import simulator_identity
 from simulator.journal import Journal
-from simulator.ledger import seal
+from simulator.ledger import ATTEMPT_LOST, LIMIT_ERRORS, seal
 from simulator.output import Output, unanswered
 from simulator.protocol import Connection, FrameTooLong, parse
 from simulator.replay import compose, open_session
 from simulator.session import Session
 
 LARGEST_RECORD = 16 * 1024 * 1024
-"""Bytes that a trial's calls may take on record: past it the agent is ended with DiskLimit."""
+"""Bytes that a trial's calls and their answers may take: a call past it is not carried out and ends the agent with
+DiskLimit. A text may stand in a ledger three times, in a call, an event and a key, and must still fit the intake."""
+
+_OURS = LIMIT_ERRORS | {ATTEMPT_LOST}
+"""Errors that the recorder or the intake alone may name."""
 
 
 class ProviderFailed(Exception):  # noqa: N818 - reads as what happened
@@ -85,6 +90,8 @@ class Recorder:
         self._log = log
         self._place = {"launcher": launcher, "host": socket.gethostname(), "worker": worker}
         self._hosts: dict[tuple[Any, ...], AgentHost] = {}
+        self._unusable: dict[tuple[Any, ...], str] = {}
+        """Why agents could not be loaded: not tried again, since each try may take minutes."""
 
     def run(self, lease: Lease, assignment: dict[str, Any], assignment_hash: str) -> bytes:
         """One trial's ledger document.
@@ -95,8 +102,7 @@ class Recorder:
             OSError: the journal cannot be written.
         """
         agent, limits = assignment["agent"], assignment["limits"]
-        key, host = self._host(agent)
-        connection = host.connect(memory_mb=limits["memory_mb"], reuse=agent["reuse"])
+        key, host, connection = self._connect(agent, limits)
         connection.when_idle = self._when_idle
         trial = _Trial(lease, assignment, self._journal)
         self._journal.begin(lease.attempt, assignment_hash, trial.started)
@@ -106,8 +112,8 @@ class Recorder:
             if not (agent["reuse"] and trial.connection_reusable):
                 try:
                     host.end()
-                except (OSError, TimeoutError):
-                    self._hosts.pop(key).close()
+                except OSError:  # HostGone or TimeoutError
+                    self._abandon(key)
         document = seal(*trial.parts(answer, self._place))
         self._journal.ledger(lease.attempt, document)
         return document
@@ -119,14 +125,35 @@ class Recorder:
     def close(self) -> None:
         for host in self._hosts.values():
             host.close()
+        end_orphans([])
 
-    def _host(self, agent: dict[str, Any]) -> tuple[tuple[Any, ...], AgentHost]:
+    def _connect(self, agent: dict[str, Any], limits: dict[str, Any]) -> tuple[tuple[Any, ...], AgentHost, Connection]:
+        """A host for the agent, started where there is none, and a connection to the agent's process."""
         # Reused agents share a process, which loads each on first use; others fork from one that has them loaded.
         loaded = None if agent["reuse"] else agent["name"]
         key = (loaded, *agent["env"])
-        if key not in self._hosts:
-            self._hosts[key] = AgentHost(loaded, self._root, environment(agent["env"]), self._log)
-        return key, self._hosts[key]
+        for _ in range(2):
+            if key in self._unusable:
+                raise AgentNotStartable(self._unusable[key])
+            if key not in self._hosts:
+                try:
+                    self._hosts[key] = AgentHost(loaded, self._root, environment(agent["env"]), self._log)
+                except AgentNotStartable as error:
+                    self._unusable[key] = str(error)
+                    raise
+            host = self._hosts[key]
+            try:
+                connection = host.connect(memory_mb=limits["memory_mb"], reuse=agent["reuse"])
+                return key, host, connection
+            except OSError:
+                # Something killed the fork server between two trials: that is no evidence against the next one.
+                self._abandon(key)
+        raise AgentNotStartable("its fork server was killed each time it was started")
+
+    def _abandon(self, key: tuple[Any, ...]) -> None:
+        """Ends a host that no longer answers, and what its agents had left to it and is now ours."""
+        self._hosts.pop(key).close()
+        end_orphans([host.pid for host in self._hosts.values()])
 
 
 class _Trial:
@@ -154,15 +181,15 @@ class _Trial:
         }
         try:
             connection.send(orjson.dumps(opening), deadline)
+            if host.has_told and host.agent_ended():
+                deadline = self._hurry(connection, deadline)
             while True:
                 try:
                     line = connection.receive(deadline)
                 except InterruptedError:
                     if not host.agent_ended():
                         continue
-                    # What it had sent before it ended is still to be read.
-                    connection.unwatch()
-                    deadline = min(deadline, time.monotonic() + 0.05)
+                    deadline = self._hurry(connection, deadline)
                     continue
                 if line is None:
                     return failure("AgentExited")
@@ -175,6 +202,12 @@ class _Trial:
             return failure("ProtocolError")
         except (BrokenPipeError, ConnectionResetError):
             return failure("AgentExited")
+
+    @staticmethod
+    def _hurry(connection: Connection, deadline: float) -> float:
+        """The deadline once the agent's process has ended: what it had sent before is still to be read."""
+        connection.unwatch()
+        return min(deadline, time.monotonic() + 0.05)
 
     def parts(self, answer: Answer, place: dict[str, str]) -> tuple[dict[str, Any], dict[str, Any]]:
         """The ledger's content and envelope, as JSON values."""
@@ -213,15 +246,16 @@ class _Trial:
             return failure(_error_name(message["failed"]))
         if len(self._session.calls) >= self._assignment["limits"]["tool_calls"]:
             return failure("CallLimit")
+        self._recorded += len(line)
+        if self._recorded > LARGEST_RECORD:
+            return failure("DiskLimit")
         record = _call(self._session, message.get("tool"), message.get("arguments"), line)
         ended = self._now()
         self._journal.call(self._lease.attempt, record, started, ended)
         self._times.append({"started": started, "ended": ended})
-        self._recorded += len(line)
-        if self._recorded > LARGEST_RECORD:
-            return failure("DiskLimit")
-        reply = {"error": record["error"]} if "error" in record else {"result": record["result"]}
-        connection.send(orjson.dumps(reply), deadline)
+        reply = orjson.dumps({"error": record["error"]} if "error" in record else {"result": record["result"]})
+        self._recorded += len(reply)
+        connection.send(reply, deadline)
         return None
 
     def _now(self) -> int:
@@ -256,6 +290,9 @@ def _texts(value: Any) -> list[str]:
 
 def _error_name(name: Any) -> str:
     if not isinstance(name, str) or not name.isidentifier() or not name.isascii() or len(name) > 200:
+        return "Exception"
+    if name in _OURS:
+        # An agent's own class of that name would pass for a limit, or for a lost attempt that is not judged.
         return "Exception"
     return "MemoryLimit" if name == "MemoryError" else name
 

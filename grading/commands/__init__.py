@@ -2,6 +2,7 @@
 
 import os
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,8 +12,11 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from grading.store import Store, reading
+    from grading.studies import Study
 
 BAD_INPUT, MISSING, LEFT, UNPUBLISHED, INTERRUPTED = 2, 3, 4, 5, 130
+WORST_FIRST = (INTERRUPTED, MISSING, LEFT, UNPUBLISHED, 0)
+"""Which exit status stands for several."""
 
 
 def fail(message: str, code: int = BAD_INPUT) -> typer.Exit:
@@ -69,6 +73,44 @@ def one_matrix(store: "Store", word: str | None) -> "reading.Matrix":
     if not matrices:
         raise NotFound("the store has no matrix yet: cellwise run order-resolution makes one")
     return matrices[-1]
+
+
+def reuse_needs_one(study: "Study") -> typer.Exit:
+    """``--reuse`` takes over one matrix's trials, a study file has several matrices; to be raised."""
+    files = ", ".join(str(each.matrix_file) for each in study.matrices)
+    return fail(f"--reuse is for one comparison at a time, and {study.name} has {len(study.matrices)}: name {files}")
+
+
+def refuse_existing(paths: Iterable[Path | None], *, force: bool) -> None:
+    """Before any work: a result never takes the place of a file that is there.
+
+    Raises:
+        typer.Exit: where one is, and ``--force`` was not given.
+    """
+    for path in paths:
+        if path is None:
+            continue
+        if path.is_dir() or not path.parent.is_dir():
+            raise fail(f"{path} cannot be written: name a file in a folder that exists")
+        if path.exists() and not force:
+            raise fail(f"{path} exists already: nothing was written; --force replaces it")
+
+
+def write_file(path: Path, content: bytes, *, force: bool) -> None:
+    """Writes a whole file or none; one that appeared meanwhile is kept too, unless forced."""
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        partial.write_bytes(content)
+        if force:
+            partial.replace(path)
+        else:
+            path.hardlink_to(partial)
+    except FileExistsError:
+        raise fail(f"{path} exists already: nothing was written; --force replaces it") from None
+    except OSError as error:
+        raise fail(f"{path} cannot be written: {error.strerror}") from None
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 def api_key() -> str | None:

@@ -3,10 +3,12 @@
 import json as json_format
 import sys
 from collections import Counter
+from pathlib import Path
 
 import orjson
 
 from grading.commands import one_matrix, open_store
+from grading.commands.judge import judge_stage, noted_registry, tell
 from grading.graders import load_grader
 from grading.grading import stored_grade
 from grading.manifest import Manifest
@@ -17,7 +19,7 @@ from grading.store import grades, reading
 _GROUP = 200
 
 
-def grade(word: str | None, *, store: str, json: bool) -> None:
+def grade(word: str | None, *, registry: Path | None, store: str, json: bool) -> None:
     outcomes: Counter[str] = Counter()
     with open_store(store) as opened:
         matrix = one_matrix(opened, word)
@@ -40,14 +42,23 @@ def grade(word: str | None, *, store: str, json: bool) -> None:
             if len(group) >= _GROUP:
                 write()
         write()
+        judged = None
+        if manifest.judge is not None:
+            asked_of = registry or noted_registry(opened, matrix)
+            judged = judge_stage(opened, matrix, manifest, manifest.judge, registry=asked_of)
         summary = summary_of(opened, matrix)
     counted = {name: outcomes[name] for name in ("added", "repeated", "conflicting")}
     if json:
-        print(json_format.dumps({"version": 1, "matrix": matrix.name, **counted, "summary": summary.to_json()}))
+        document = {"version": 1, "matrix": matrix.name, **counted, "summary": summary.to_json()}
+        if judged is not None:
+            document["judging"] = judged.to_json()
+        print(json_format.dumps(document))
         return
     print(
         f"{outcomes['added']} grades added, {outcomes['repeated']} were there already"
         + (f", {outcomes['conflicting']} contradict an earlier one of this version" if outcomes["conflicting"] else ""),
         file=sys.stderr,
     )
+    if judged is not None:
+        tell(judged, matrix.name)
     print(summary.plain(), end="")

@@ -3,16 +3,17 @@
 import json as json_format
 from contextlib import ExitStack
 
-from grading.commands import fail
-from grading.manifest import resolve
+from grading.commands import fail, reuse_needs_one
 from grading.planning import Plan
 from grading.planning import plan as make_plan
 from grading.store import NoStore, Store, StoreError
-from grading.studies import find_study
+from grading.studies import load_study
 
 
 def plan(study: str, *, reuse: str | None, store: str, json: bool) -> None:
-    resolved = resolve(find_study(study))
+    loaded = load_study(study)
+    if reuse is not None and loaded.of_comparisons:
+        raise reuse_needs_one(loaded)
     with ExitStack() as stack:
         try:
             opened = stack.enter_context(Store.open(store, create=False))
@@ -22,11 +23,14 @@ def plan(study: str, *, reuse: str | None, store: str, json: bool) -> None:
             opened = None
         except StoreError as error:
             raise fail(str(error)) from error
-        found = make_plan(opened, resolved.manifest, reuse=reuse)
-    if json:
-        print(json_format.dumps(found.to_json()))
+        plans = [make_plan(opened, each.manifest, reuse=reuse) for each in loaded.matrices]
+    if not json:
+        for each in plans:
+            _print(each)
+    elif loaded.of_comparisons:
+        print(json_format.dumps({"version": 1, "study": loaded.name, "comparisons": [one.to_json() for one in plans]}))
     else:
-        _print(found)
+        print(json_format.dumps(plans[0].to_json()))
 
 
 def _print(found: Plan) -> None:

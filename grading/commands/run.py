@@ -11,17 +11,31 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import typer
 
-from grading.commands import INTERRUPTED, LEFT, MISSING, UNPUBLISHED, beside, console, fail, one_matrix, open_store
+from grading.commands import (
+    INTERRUPTED,
+    LEFT,
+    MISSING,
+    UNPUBLISHED,
+    WORST_FIRST,
+    beside,
+    console,
+    fail,
+    one_matrix,
+    open_store,
+    reuse_needs_one,
+)
+from grading.commands.judge import check_judge, judge_stage, tell
 from grading.commands.publish import Target, publish_to
 from grading.manifest import Manifest, ResolvedStudy, differences, resolve
 from grading.planning import register
 from grading.results import summary_of
 from grading.runner import Progress, Runner
 from grading.store import Store, StoreError, reading, reusing
-from grading.studies import find_study
+from grading.studies import load_study
 from grading.yaml_file import nearest
 
 
@@ -35,24 +49,69 @@ def run(
     store: str,
     json: bool,
 ) -> None:
-    matrix_file = find_study(study)
-    resolved = resolve(matrix_file)
-    check_only(only, resolved.manifest)
+    loaded = load_study(study)
+    if reuse is not None and loaded.of_comparisons:
+        raise reuse_needs_one(loaded)
+    for resolved in loaded.matrices:
+        check_only(only, resolved.manifest)
+        check_judge(resolved)
     target = Target.of(phoenix)
-    tell_unset(resolved.manifest)
+    for resolved in loaded.matrices:
+        tell_unset(resolved.manifest)
+    results: list[dict[str, Any]] = []
     # What is to be reused is in a store already: none is made for a wrong word.
     with open_store(store, create=reuse is None) as opened:
-        old = reading.find_matrix(opened, reuse) if reuse is not None else None
-        earlier = [one for one in reading.matrices(opened) if one.name == resolved.manifest.name]
-        registered = register(opened, resolved.manifest)
-        matrix = reading.find_matrix(opened, registered.matrix_id)
-        _remember(opened, matrix, matrix_file)
-        if registered.created and earlier and old is None:
-            _tell_changes(opened, earlier[-1], resolved.manifest)
-        if old is not None and old.id != matrix.id:
-            taken = reusing.reuse(opened, matrix.id, old.id)
-            print(f"{len(taken)} finished trials taken over from {old.name} {_short(old)}", file=sys.stderr)
-        _advance(opened, matrix, resolved, only=only, parallelism=parallelism, target=target, json=json)
+        matrices = [_registered(opened, resolved, reuse=reuse) for resolved in loaded.matrices]
+        _skip_if_up_to_date(target, opened, matrices)
+        with target.starting(opened):
+            for matrix, resolved in zip(matrices, loaded.matrices, strict=True):
+                if loaded.of_comparisons and not json:
+                    print(f"\n{matrix.name}" if results else matrix.name)
+                if target.up_to_date is not None:
+                    target.skip_if_up_to_date(opened, matrix)
+                results.append(
+                    _advance(
+                        opened,
+                        matrix,
+                        resolved,
+                        only=only,
+                        parallelism=parallelism,
+                        target=target,
+                        json=json,
+                    )
+                )
+    status = next(code for code in WORST_FIRST if code in [result["status"] for result in results])
+    if json and loaded.of_comparisons:
+        print(json_format.dumps({"version": 1, "study": loaded.name, "comparisons": results, "status": status}))
+    elif json:
+        print(json_format.dumps(results[0]))
+    if status:
+        raise typer.Exit(status)
+
+
+def _skip_if_up_to_date(target: Target, opened: Store, matrices: list[reading.Matrix]) -> None:
+    """Leaves Phoenix alone only where nothing of the whole study is left to do."""
+    for matrix in matrices:
+        target.up_to_date = None
+        if matrix.state == "complete":
+            target.skip_if_up_to_date(opened, matrix)
+        if target.up_to_date is None:
+            return
+
+
+def _registered(opened: Store, resolved: ResolvedStudy, *, reuse: str | None) -> reading.Matrix:
+    """The matrix of a manifest, registered now or before, with what it takes over from another one."""
+    old = reading.find_matrix(opened, reuse) if reuse is not None else None
+    earlier = [one for one in reading.matrices(opened) if one.name == resolved.manifest.name]
+    registered = register(opened, resolved.manifest)
+    matrix = reading.find_matrix(opened, registered.matrix_id)
+    _remember(opened, matrix, resolved.matrix_file)
+    if registered.created and earlier and old is None:
+        _tell_changes(opened, earlier[-1], resolved.manifest)
+    if old is not None and old.id != matrix.id:
+        taken = reusing.reuse(opened, matrix.id, old.id)
+        print(f"{len(taken)} finished trials taken over from {old.name} {_short(old)}", file=sys.stderr)
+    return matrix
 
 
 def resume(
@@ -72,7 +131,13 @@ def resume(
             )
         check_only(only, manifest)
         tell_unset(manifest)
-        _advance(opened, matrix, resolved, only=only, parallelism=parallelism, target=target, json=json)
+        _skip_if_up_to_date(target, opened, [matrix])
+        with target.starting(opened):
+            result = _advance(opened, matrix, resolved, only=only, parallelism=parallelism, target=target, json=json)
+    if json:
+        print(json_format.dumps(result))
+    if result["status"]:
+        raise typer.Exit(result["status"])
 
 
 def _advance(
@@ -84,65 +149,64 @@ def _advance(
     parallelism: int | None,
     target: Target,
     json: bool,
-) -> None:
+) -> dict[str, Any]:
+    """Runs a matrix as far as it gets, prints its table and publishes it. Returns what ``--json`` prints."""
     cells = None
     if only:
         terms = parsed_only(only)
         cells = [cell.id for cell in reading.cells(opened, matrix.id) if any(_fits(cell, one) for one in terms)]
-    if matrix.state == "complete":
-        target.skip_if_up_to_date(opened, matrix)
-    with target.starting(opened):
-        with watching(matrix.name) as watch:
-            runner = Runner(
-                opened,
-                matrix,
-                study.manifest,
-                root=study.agent_root,
-                folder=beside(opened) / "workers",
-                parallelism=parallelism or study.parallelism,
-                only=cells,
-                watch=watch,
-            )
-            started = time.monotonic()
-            with draining(runner):
-                runner.run()
-            advancing = time.monotonic() - started
-        if opened.is_sqlite and not Path(opened.place).exists():
-            raise StoreError(f"{opened.place}: the store was removed while the matrix ran: what ran is lost with it")
-        matrix = reading.find_matrix(opened, matrix.id)
-        if runner.stopped:
-            print("cellwise: stopped; cellwise resume finishes the rest", file=sys.stderr)
-            raise typer.Exit(INTERRUPTED)
-        summary = summary_of(opened, matrix)
-        if not json:
-            sys.stdout.write(summary.plain())
-            sys.stdout.flush()
-        published = publish_to(target, opened, matrix)
-    code = status_of(opened, matrix, published=published is not None or target.off)
-    if json:
-        result = {
-            "version": 1,
-            "matrix": matrix.name,
-            "id": matrix.id,
-            "manifest": matrix.manifest_hash,
-            "state": matrix.state,
-            "summary": summary.to_json(),
-            "phoenix": published,
-            "advancing_seconds": round(advancing, 3),
-            "status": code,
-        }
-        print(json_format.dumps(result))
+    with watching(matrix.name) as watch:
+        runner = Runner(
+            opened,
+            matrix,
+            study.manifest,
+            root=study.agent_root,
+            folder=beside(opened) / "workers",
+            parallelism=parallelism or study.parallelism,
+            only=cells,
+            watch=watch,
+        )
+        started = time.monotonic()
+        with draining(runner):
+            runner.run()
+        advancing = time.monotonic() - started
+    if opened.is_sqlite and not Path(opened.place).exists():
+        raise StoreError(f"{opened.place}: the store was removed while the matrix ran: what ran is lost with it")
+    matrix = reading.find_matrix(opened, matrix.id)
+    if runner.stopped:
+        print("cellwise: stopped; cellwise resume finishes the rest", file=sys.stderr)
+        raise typer.Exit(INTERRUPTED)
+    judged = None
+    if study.manifest.judge is not None and not runner.draining:
+        judged = judge_stage(opened, matrix, study.manifest, study.manifest.judge, registry=study.registry)
+        tell(judged, matrix.name)
+    summary = summary_of(opened, matrix)
+    if not json:
+        sys.stdout.write(summary.plain())
+        sys.stdout.flush()
+    published = publish_to(target, opened, matrix)
     _tell_rest(opened, matrix)
-    if code:
-        raise typer.Exit(code)
+    pending = judged is not None and bool(judged.pending)
+    return {
+        "version": 1,
+        "matrix": matrix.name,
+        "id": matrix.id,
+        "manifest": matrix.manifest_hash,
+        "state": matrix.state,
+        "summary": summary.to_json(),
+        **({"judging": judged.to_json()} if judged is not None else {}),
+        "phoenix": published,
+        "advancing_seconds": round(advancing, 3),
+        "status": status_of(opened, matrix, published=published is not None or target.off, pending=pending),
+    }
 
 
-def status_of(store: Store, matrix: reading.Matrix, *, published: bool) -> int:
-    """The exit status that a matrix deserves as it is now."""
+def status_of(store: Store, matrix: reading.Matrix, *, published: bool, pending: bool = False) -> int:
+    """The exit status that a matrix deserves as it is now; ``pending``: judgments are."""
     counts = reading.counts(store, matrix.id)
     if counts["missing"]:
         return MISSING
-    if counts["open"] or counts["leased"] or counts["delivered"]:
+    if counts["open"] or counts["leased"] or counts["delivered"] or pending:
         return LEFT
     return 0 if published else UNPUBLISHED
 

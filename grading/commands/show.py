@@ -6,15 +6,19 @@ from typing import Any
 import orjson
 
 from grading.commands import fail, one_matrix, open_store
+from grading.results import judge_of, semantics
+from grading.semantic import joint
 from grading.store import Store, reading
 from grading.transcript import Attempt, transcript
 
 
 def show(word: str, *, matrix: str | None, store: str, json: bool) -> None:
     with open_store(store) as opened:
-        trial = _find(opened, one_matrix(opened, matrix), word)
+        of = one_matrix(opened, matrix)
+        trial = _find(opened, of, word)
         attempts = reading.attempts(opened, trial.id)
         grades = [_grade(one) for one in trial.grades]
+        semantic = _semantic(opened, of, trial)
     ledger = orjson.loads(trial.ledger) if trial.ledger is not None else None
     if json:
         document = {
@@ -24,6 +28,7 @@ def show(word: str, *, matrix: str | None, store: str, json: bool) -> None:
             "state": trial.state,
             "ledger": ledger,
             "grades": grades,
+            **({"semantic": semantic} if semantic is not None else {}),
             "attempts": [
                 {"number": one.number, "state": one.state, "reason": one.reason, "acted": one.after_consequential_call}
                 for one in attempts
@@ -35,7 +40,7 @@ def show(word: str, *, matrix: str | None, store: str, json: bool) -> None:
 
     name = f"{trial.condition} / {trial.case_id} / {trial.repetition}"
     tries = [Attempt(one.number, one.state, one.reason, one.after_consequential_call) for one in attempts]
-    Console(highlight=False).print(transcript(name, ledger, grades[0] if grades else None, tries))
+    Console(highlight=False).print(transcript(name, ledger, grades[0] if grades else None, tries, semantic))
 
 
 def _find(store: Store, matrix: reading.Matrix, word: str) -> reading.Trial:
@@ -54,6 +59,15 @@ def _find(store: Store, matrix: reading.Matrix, word: str) -> reading.Trial:
     if not found:
         raise fail(f"{matrix.name} has no trial {word}: write a number from 0 to {last}, or condition/case/repetition")
     return reading.find_trial(store, found[0])
+
+
+def _semantic(store: Store, matrix: reading.Matrix, trial: reading.Trial) -> dict[str, Any] | None:
+    configuration = judge_of(store, matrix)
+    found = semantics(store, [trial], configuration).get(trial.id) if configuration is not None else None
+    if found is None:
+        return None
+    structural = next((one.verdict for one in trial.grades if one.grader == "structural"), None)
+    return {**found.to_json(), "joint": joint(structural or "unscored", found)}
 
 
 def _grade(one: Any) -> dict[str, Any]:

@@ -20,6 +20,8 @@ SpanKind = Literal["AGENT", "TOOL", "LLM"]
 CONTRACT = "contract"
 COMPLETED = "completed"
 COVERAGE = "coverage"
+SEMANTIC = "semantic"
+JOINT = "joint"
 
 LONGEST_EXPLANATION = 4_000
 MOST_LINES = 12
@@ -137,14 +139,33 @@ class DesiredGrade:
     """Why it is unscored."""
 
 
+@dataclass(frozen=True, slots=True)
+class DesiredSemantic:
+    """What a judge's judgment came to, and the joint grade."""
+
+    state: Literal["qualified_pass", "qualified_fail", "qualified_abstention", "unqualified", "pending"]
+    reason: str | None
+    explanation: str
+    joint: Literal["passed", "failed", "unscored"]
+    metadata: Mapping[str, Json]
+    """Judge, calibration, what was said, and what it cost."""
+
+
 def desired_run(
-    ledger: Mapping[str, Any], grade: DesiredGrade, *, case_id: str, repetition: int, order_known: bool
+    ledger: Mapping[str, Any],
+    grade: DesiredGrade,
+    *,
+    case_id: str,
+    repetition: int,
+    order_known: bool,
+    semantic: DesiredSemantic | None = None,
 ) -> DesiredRun:
     """The run of a graded trial.
 
     Args:
         ledger: the ledger document as JSON (``simulator.ledger.Ledger``).
         order_known: whether the case expects an order; without one a task cannot be completed, and the label says so.
+        semantic: None where the matrix has no judge.
     """
     from grading.publisher.traces import spans_of
 
@@ -160,6 +181,7 @@ def desired_run(
             _contract(grade),
             _completed(grade, order_known),
             DesiredEvaluation(COVERAGE, "covered", 1.0, "", {"attempt": envelope["attempt"]}),
+            *(_semantic(semantic) if semantic is not None else ()),
         ),
         spans=spans_of(ledger),
     )
@@ -241,6 +263,30 @@ def _completed(grade: DesiredGrade, order_known: bool) -> DesiredEvaluation:
     else:
         label, score, explanation = "not_completed", 0.0, ""
     return DesiredEvaluation(COMPLETED, label, score, outgoing.text(explanation), _identity(grade))
+
+
+def _semantic(semantic: DesiredSemantic) -> tuple[DesiredEvaluation, DesiredEvaluation]:
+    """The judge's word, which has a score only where it counts; and the joint grade, which is 0 for everything that is
+    no pass and not still to come."""
+    qualification = {"qualification": semantic.state, "reason": semantic.reason}
+    scores: dict[str, float | None] = {"qualified_pass": 1.0, "qualified_fail": 0.0}
+    told = semantic.explanation or (semantic.reason or "")
+    judged = DesiredEvaluation(
+        SEMANTIC,
+        semantic.state,
+        scores.get(semantic.state),
+        outgoing.text(told, LONGEST_EXPLANATION),
+        {**qualification, **semantic.metadata},
+        "LLM",
+    )
+    joint = DesiredEvaluation(
+        JOINT,
+        semantic.joint,
+        {"passed": 1.0, "failed": 0.0, "unscored": None}[semantic.joint],
+        "" if semantic.joint == "passed" else f"semantic: {semantic.state}",
+        qualification,
+    )
+    return judged, joint
 
 
 def _identity(grade: DesiredGrade) -> dict[str, Json]:

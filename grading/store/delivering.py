@@ -184,9 +184,14 @@ _EVIDENCED = (
 def _grades_of_new_ledgers(
     grades: Iterable[Grade], attempt_ids: set[int]
 ) -> dict[int, list[tuple[tuple[str, str], Grade]]]:
-    """By attempt. A ledger that was not there before has no grade that these could contradict."""
+    """By attempt, each once, the first: that of the ledger that is kept where two of one attempt came together.
+
+    A ledger that was not there before has no grade that these could contradict.
+    """
     found: dict[int, list[tuple[tuple[str, str], Grade]]] = {}
     for one in grades:
-        if one.attempt_id in attempt_ids:
-            found.setdefault(one.attempt_id, []).append(((one.grader, one.version), one))
+        key = (one.grader, one.version)
+        said = found.setdefault(one.attempt_id, []) if one.attempt_id in attempt_ids else None
+        if said is not None and key not in (earlier for earlier, _ in said):
+            said.append((key, one))
     return found

@@ -16,7 +16,8 @@ from grading.store.errors import NoStore, StoreError, explained
 
 TransactionName = Literal[
     "migrate", "register", "start", "pause", "resume", "cancel", "finish", "reopen", "enrol", "claim", "running",
-    "renew", "deliver", "quarantine", "lose", "seal", "fail_cell", "grade", "reuse", "mark_stale",
+    "renew", "deliver", "quarantine", "lose", "seal", "fail_cell", "grade", "register_judge", "judge_call", "judge",
+    "reuse", "mark_stale",
     "acquire_publication", "renew_publication", "release_publication",
 ]  # fmt: skip
 

@@ -25,6 +25,7 @@ from grading.store.tables import (
     incident,
     journal,
     ledger,
+    literal_state,
     matrix,
     owner,
     publication,
@@ -93,6 +94,26 @@ class Attempt:
     ended: int | None
     after_consequential_call: bool
     reused_from: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class UnusedAttempt:
+    """An attempt that was lost or fenced and is no trial's evidence."""
+
+    sequence: int
+    """The planned place of its trial."""
+    number: int
+    state: AttemptState
+    reason: str | None
+    after_consequential_call: bool
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptPlace:
+    """Where an attempt belongs: its trial's planned place, and its number."""
+
+    sequence: int
+    number: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -325,6 +346,58 @@ def lost_attempts(store: Store, matrix_id: int) -> dict[str, int]:
         return {row[0]: row[1] for row in connection.execute(counted)}
 
 
+def unused_attempts(store: Store, matrix_id: int, *, batch: int = 500) -> Iterator[UnusedAttempt]:
+    """The attempts of a matrix that were lost or fenced and are no evidence, in planned order, then by number."""
+    place = sa.tuple_(trial.c.sequence, attempt.c.number)
+    asked = (
+        sa.select(
+            trial.c.sequence, attempt.c.number, attempt.c.state, attempt.c.reason, attempt.c.after_consequential_call
+        )
+        .join(trial, trial.c.id == attempt.c.trial_id)
+        .where(
+            trial.c.matrix_id == matrix_id,
+            attempt.c.state.in_(("lost", "fenced")),
+            trial.c.evidence_attempt_id.is_distinct_from(attempt.c.id),
+        )
+        .order_by(trial.c.sequence, attempt.c.number)
+        .limit(batch)
+    )
+    after = (-1, 0)
+    while True:
+        with store.reading() as connection:
+            rows = connection.execute(asked.where(place > sa.tuple_(*map(sa.literal, after)))).all()
+        yield from (UnusedAttempt(*row) for row in rows)
+        if len(rows) < batch:
+            return
+        after = (rows[-1].sequence, rows[-1].number)
+
+
+def attempt_place(store: Store, attempt_id: int) -> AttemptPlace:
+    """Where an attempt belongs. Raises NotFound where there is none."""
+    asked = sa.select(trial.c.sequence, attempt.c.number).join(trial, trial.c.id == attempt.c.trial_id)
+    with store.reading() as connection:
+        found = connection.execute(asked.where(attempt.c.id == attempt_id)).first()
+    if found is None:
+        raise NotFound(f"the store has no attempt {attempt_id}")
+    return AttemptPlace(*found)
+
+
+def lost_attempts_by_condition(store: Store, matrix_id: int) -> dict[str, int]:
+    """The attempts that were lost or fenced and are no trial's evidence."""
+    counted = (
+        sa.select(trial.c.condition, sa.func.count())
+        .join(attempt, attempt.c.trial_id == trial.c.id)
+        .where(
+            trial.c.matrix_id == matrix_id,
+            attempt.c.state.in_(("lost", "fenced")),
+            trial.c.evidence_attempt_id.is_distinct_from(attempt.c.id),
+        )
+        .group_by(trial.c.condition)
+    )
+    with store.reading() as connection:
+        return {row[0]: row[1] for row in connection.execute(counted)}
+
+
 def assignments(store: Store, hashes: Collection[str]) -> dict[str, bytes]:
     """The documents of these hashes; unknown ones are left out."""
     found: dict[str, bytes] = {}
@@ -381,6 +454,13 @@ def publications(store: Store, matrix_id: int) -> list[Publication]:
     asked = sa.select(*columns).where(publication.c.matrix_id == matrix_id).order_by(publication.c.id)
     with store.reading() as connection:
         return [Publication(*row) for row in connection.execute(asked)]
+
+
+def holding(store: Store) -> set[str]:
+    """The owners that hold a trial of any matrix."""
+    asked = sa.select(attempt.c.owner).where(literal_state(attempt.c.state, ("leased", "running"))).distinct()
+    with store.reading() as connection:
+        return {row[0] for row in _tuples(connection, asked)}
 
 
 def owners(store: Store) -> dict[str, int]:

@@ -17,6 +17,9 @@ TrialState = Literal["open", "leased", "delivered", "graded", "missing"]
 AttemptState = Literal["leased", "running", "delivered", "lost", "fenced"]
 PublicationState = Literal["stale", "publishing", "published"]
 Verdict = Literal["passed", "failed", "unscored"]
+CallState = Literal["answered", "unavailable"]
+JudgmentState = Literal["judged", "refused", "pending"]
+JudgeVerdict = Literal["pass", "fail", "abstain"]
 Budget = Literal["none", "uncharged", "charged", "provider", "ledger_bad", "unknown"]
 
 UNFINISHED: tuple[TrialState, ...] = ("open", "leased", "delivered")
@@ -199,6 +202,69 @@ grade = sa.Table(
     sa.Column("created", Moment, nullable=False),
     sa.UniqueConstraint("attempt_id", "grader", "version"),
     _one_of("verdict", Verdict),
+)
+
+judge_configuration = sa.Table(
+    "judge_configuration",
+    metadata,
+    sa.Column("hash", Words, primary_key=True),
+    sa.Column("document", sa.LargeBinary, nullable=False),
+)
+
+judge_request = sa.Table(
+    "judge_request",
+    metadata,
+    sa.Column("hash", Words, primary_key=True),
+    sa.Column("document", sa.LargeBinary, nullable=False),
+)
+
+# Every call that was made, for ever: what was paid for, and what need not be asked again.
+judge_call = sa.Table(
+    "judge_call",
+    metadata,
+    sa.Column("id", Id, primary_key=True),
+    sa.Column("call", Words, nullable=False, unique=True),
+    sa.Column("matrix_id", Id, _references("matrix.id"), nullable=False, index=True),
+    sa.Column("request_hash", Words, _references("judge_request.hash"), nullable=False),
+    sa.Column("configuration_hash", Words, _references("judge_configuration.hash"), nullable=False),
+    sa.Column("vote", sa.Integer, nullable=False),
+    sa.Column("state", sa.Text, nullable=False),
+    sa.Column("document", sa.LargeBinary, nullable=False),
+    sa.Column("created", Moment, nullable=False),
+    sa.Index(None, "request_hash", "configuration_hash", "vote"),
+    _one_of("state", CallState),
+)
+
+judgment = sa.Table(
+    "judgment",
+    metadata,
+    sa.Column("id", Id, primary_key=True),
+    sa.Column("attempt_id", Id, _references("attempt.id"), nullable=False),
+    sa.Column("configuration_hash", Words, _references("judge_configuration.hash"), nullable=False),
+    # The hash of everything but the clock that decides whether it counts.
+    sa.Column("qualification", Words, nullable=False),
+    sa.Column("state", sa.Text, nullable=False),
+    # Why it does not count, or why there is none yet.
+    sa.Column("reason", Words),
+    sa.Column("verdict", sa.Text),
+    # None while it is pending.
+    sa.Column("document", sa.LargeBinary),
+    sa.Column("created", Moment, nullable=False),
+    sa.Index(None, "attempt_id", "configuration_hash", "id"),
+    # Once judged, a ledger is not judged again by the same judge under the same qualification.
+    sa.Index(
+        "uq_judgment_judged",
+        "attempt_id",
+        "configuration_hash",
+        "qualification",
+        unique=True,
+        sqlite_where=sa.text("state = 'judged'"),
+        postgresql_where=sa.text("state = 'judged'"),
+    ),
+    _one_of("state", JudgmentState),
+    _one_of("verdict", JudgeVerdict),
+    sa.CheckConstraint("(state = 'judged') = (verdict IS NOT NULL)", name="judged"),
+    sa.CheckConstraint("(state = 'pending') = (document IS NULL)", name="pending"),
 )
 
 incident = sa.Table(

@@ -1,19 +1,54 @@
-"""The packaged studies: each is a folder here with a matrix.yaml."""
+"""Studies: a matrix file alone, or a study.yaml that lists comparisons; the packaged ones are folders here."""
 
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated, Literal
 
-from grading.yaml_file import FileError, nearest
+from pydantic import ConfigDict, Field
+
+from grading.arms import NotAComparison, check_comparison
+from grading.manifest import ResolvedStudy, resolve
+from grading.matrix_file import Slug
+from grading.yaml_file import FileError, nearest, read
+from simulator.model import WireModel
 
 MATRIX_NAMES = ("matrix.yaml", "matrix.yml", "matrix.json")
+STUDY_NAMES = ("study.yaml", "study.yml", "study.json")
+
+
+class StudyFile(WireModel):
+    """Comparisons that belong together: each is registered, run and exported by itself, one after the other."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+    version: Literal[1]
+    """The format of this file."""
+    name: Slug = Field(examples=["refund-agent-release"])
+    """What the study is called: small letters, digits and '-'."""
+    comparisons: Annotated[list[str], Field(min_length=1, max_length=256)] = Field(
+        examples=[["new-prompt.yaml", "control.yaml"]]
+    )
+    """Matrix files, relative to this file, each with exactly two conditions."""
+
+
+@dataclass(frozen=True)
+class Study:
+    """What ``cellwise run`` runs: one matrix, or the comparisons of a study file in its order."""
+
+    name: str
+    matrices: list[ResolvedStudy]
+    of_comparisons: bool
+    """Whether it is a study file's."""
 
 
 def list_studies() -> list[str]:
     """The names of the packaged studies."""
-    return sorted(path.parent.name for path in Path(__file__).parent.glob("*/matrix.yaml"))
+    folder = Path(__file__).parent
+    return sorted({path.parent.name for name in ("matrix.yaml", "study.yaml") for path in folder.glob(f"*/{name}")})
 
 
 def find_study(name_or_path: str) -> Path:
-    """The matrix file of a packaged study's name, of a file's path, or of a folder that holds one.
+    """The study file or matrix file of a packaged study's name, of a file's path, or of a folder that holds one.
 
     Raises:
         FileError: where there is none.
@@ -31,13 +66,55 @@ def _found(path: Path, name_or_path: str) -> Path:
     if path.is_file():
         return path
     if path.is_dir():
-        for name in MATRIX_NAMES:
+        for name in (*STUDY_NAMES, *MATRIX_NAMES):
             if (path / name).is_file():
                 return path / name
         # A folder that happens to be called like a packaged study does not hide it.
         if name_or_path not in list_studies():
-            raise FileError(path, None, None, "the folder holds no matrix.yaml")
+            raise FileError(path, None, None, "the folder holds no matrix.yaml and no study.yaml")
     if name_or_path in list_studies():
-        return Path(__file__).parent / name_or_path / "matrix.yaml"
+        folder = Path(__file__).parent / name_or_path
+        return next(folder / name for name in ("study.yaml", "matrix.yaml") if (folder / name).is_file())
     message = f"there is no such file and no packaged study of that name:{nearest(name_or_path, list_studies())}"
     raise FileError(name_or_path, None, None, message)
+
+
+def load_study(name_or_path: str) -> Study:
+    """A study with everything resolved and checked, before anything of it is registered.
+
+    Raises:
+        FileError: with every problem found in any of its files; nothing was written.
+    """
+    path = find_study(name_or_path)
+    # A study file is known by its field, so that it may have any name.
+    document = read(path)
+    if not document.has("comparisons"):
+        matrix = resolve(path)
+        return Study(matrix.manifest.name, [matrix], of_comparisons=False)
+    study = document.load(StudyFile)
+    matrices: list[ResolvedStudy] = []
+    problems: list[FileError] = []
+    seen: dict[str, str] = {}
+    for index, written in enumerate(study.comparisons):
+        where = ("comparisons", index)
+        file = path.parent / written
+        if not file.is_file():
+            problems.append(document.error(where, f"there is no file '{written}'"))
+            continue
+        try:
+            found = resolve(file)
+            check_comparison(found.manifest)
+        except FileError as error:
+            problems += error.problems
+            continue
+        except NotAComparison as error:
+            problems.append(document.error(where, f"'{written}': {error}"))
+            continue
+        name = found.manifest.name
+        if name in seen:
+            problems.append(document.error(where, f"'{written}' is called '{name}' like '{seen[name]}': rename one"))
+        seen.setdefault(name, written)
+        matrices.append(found)
+    if problems:
+        raise FileError.together(problems)
+    return Study(study.name, matrices, of_comparisons=True)

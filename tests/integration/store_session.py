@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import sqlalchemy as sa
 
-from grading.store import Store, matrices, reading
+from grading.store import Store, judgments, matrices, reading
 from grading.store.delivering import Delivery, Quarantined, deliver, quarantine
 from grading.store.grades import Grade, add_grades
 from grading.store.leasing import Claimed, claim, renew, running
@@ -142,6 +142,7 @@ def use_every_transaction(where: str) -> Store:
         fail_cell(store, broken.id, "the image cannot be pulled")
         _run(store, old, owner, faulty=True)
         matrices.finish(store, old)
+    _judge(store, old)
     _publish(store, old, owner)
     mark_stale(store, old)
     _publish(store, old, owner)
@@ -149,6 +150,10 @@ def use_every_transaction(where: str) -> Store:
         reuse(store, new, old)
         matrices.start(store, new)
     if reading.find_matrix(store, new).state == "running":
+        mended = next(c for c in reading.cells(store, new) if (c.case_id, c.condition) == ("case-2", "candidate"))
+        if mended.state == "open":
+            fail_cell(store, mended.id, "its agent does not load")
+        matrices.reopen(store, new)
         _run(store, new, owner, faulty=False)
         matrices.finish(store, new)
     return store
@@ -187,6 +192,21 @@ def _run(store: Store, matrix_id: int, owner: str, *, faulty: bool) -> None:
 
 
 _FAULTS = ("pod_deleted", "ledger_malformed", "recorder_killed")
+
+
+def _judge(store: Store, matrix_id: int) -> None:
+    """One call for every ledger that has none yet, then the judgments; what is there is not asked for again."""
+    configuration, qualification = digest("judge"), digest("calibration")
+    judgments.register_judge(store, configuration, b"{}")
+    graded = [one.evidence_attempt_id for one in reading.trials(store, matrix_id, states=["graded"])]
+    rows = []
+    for attempt_id in (one for one in graded if one is not None):
+        request = digest(f"request{attempt_id}")
+        if not judgments.answered(store, request, configuration):
+            call = judgments.Call(f"{attempt_id:032x}", matrix_id, request, configuration, 0, "answered", b"{}")
+            judgments.add_call(store, call, b"request")
+        rows.append(judgments.StoredJudgment(attempt_id, configuration, qualification, "judged", None, "pass", b"{}"))
+    judgments.add_judgments(store, rows)
 
 
 def _sealed(attempt_id: int) -> Sealed:

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from store_session import cut_off, use_every_transaction, violations
 
 from grading.store import Store, TransactionName, reading
-from grading.store.tables import attempt, grade, ledger, trial
+from grading.store.tables import attempt, grade, judge_call, judgment, ledger, trial
 
 MOMENTS = [(name, 1) for name in get_args(TransactionName)]
 MOMENTS += [("claim", 2), ("running", 2), ("deliver", 2), ("grade", 2), ("register", 3), ("acquire_publication", 2)]
@@ -44,6 +44,8 @@ def _came_to_its_end(store: Store) -> None:
     with store.reading() as connection:
         assert connection.execute(sa.select(sa.func.count()).select_from(ledger)).scalar_one() == 10 + 6
         assert connection.execute(sa.select(sa.func.count()).select_from(grade)).scalar_one() == 10 + 12
+        for once in (judge_call, judgment):
+            assert connection.execute(sa.select(sa.func.count()).select_from(once)).scalar_one() == 10
         sealed = sa.select(attempt.c.state).join(trial, trial.c.evidence_attempt_id == attempt.c.id)
         third = sealed.where(trial.c.matrix_id == old, trial.c.sequence == 2)
         assert connection.execute(third).scalar_one() == "lost"

@@ -308,7 +308,7 @@ def test_agents_that_cannot_be_run(study: Path, agent: str, more: str, message: 
         ("def answer(request): pass\n", "'my_agent:answer' cannot be called with (request, tools, **settings): "
          "too many positional arguments (its parameters: request)"),
         ("def answer(request, tools, *, model, temperature): pass\n", "missing a required argument: 'model'"),
-        ("async def answer(request, tools, temperature): pass\n", "must be a plain function that returns its output"),
+        ("def answer(request, tools, temperature): yield {}\n", "must return its output, not yield it"),
         ("import os\ndef answer(r, t, temperature): pass\nassert 'KEY_OF_MINE' not in os.environ\n", None),
         ("import sys\nsys.stdin.read()\nprint('noise')\ndef answer(r, t, temperature): pass\n", None),
         ("import subprocess\nsubprocess.Popen(['sleep', '60'])\ndef answer(r, t, temperature): pass\n", None),
@@ -397,7 +397,7 @@ def test_a_manifest_that_contradicts_itself_does_not_load(study: Path) -> None:
 
 
 def test_studies_are_found_by_name_file_and_folder(study: Path, tmp_path: Path) -> None:
-    assert list_studies() == ["order-resolution"]
+    assert "order-resolution" in list_studies()
     assert find_study("order-resolution").name == "matrix.yaml"
     assert find_study(str(study)) == study
     assert find_study(str(tmp_path)) == study

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from grading.matrix_file import MatrixFile, case_files, read_matrix
-from grading.schemas import cases_schema, matrix_schema
+from grading.schemas import cases_schema, matrix_schema, policy_schema, slices_schema
 from grading.yaml_file import FileError
 from simulator.assignment import Limits
 
@@ -39,8 +39,10 @@ def test_defaults(write: Write) -> None:
         "conditions": [{"name": "control", "agent": "descriptive-control", "settings": {}, "env": [], "sources": [],
                         "reuse": None, "limits": None}],
         "baseline": None, "repetitions": 1, "presented_order": "alternate", "order": "parallel",
-        "graders": ["structural"], "limits": Limits().model_dump(mode="json"), "parallelism": None, "seed": None,
-        "isolation": "process", "estimand": "difference in contract passes", "margin": "0.03", "confidence": "0.95",
+        "graders": ["structural"], "judge": None, "calibration": None, "registry": None, "redaction": None,
+        "limits": Limits().model_dump(mode="json"), "parallelism": None, "seed": None,
+        "isolation": "process", "slice_plan": None, "estimand": "difference in contract passes", "margin": "0.03",
+        "confidence": "0.95",
         "minimum_clusters": 30, "measurement_profile": "measured",
     }  # fmt: skip
 
@@ -93,7 +95,10 @@ def test_settings_keep_what_was_written(write: Write) -> None:
         ("    env: [A, A]", 7, "conditions[0].env[1]: 'A' is named twice"),
         ("    agents: x", 7, "conditions[0]: unknown field 'agents': did you mean 'agent'?"),
         ("  - {name: control, agent: x}", 7, "'control' is the name of another condition on line 5: rename one"),
-        ("judge: x", 7, "unknown field 'judge':"),
+        ("judge: x", 7, "judge: must be literal or a mapping with the fields"),
+        ("registry: r.yaml", 7, "registry: is asked about a calibration, and none is named: write calibration"),
+        (f"calibration: sha256:{'0' * 64}", 7, "calibration: there is no judge that could count by it: write judge"),
+        ("judgement: literal", 7, "unknown field 'judgement': did you mean 'judge'?"),
     ],
 )
 def test_mistakes_are_told_with_their_lines(write: Write, more: str, line: int, message: str) -> None:
@@ -149,9 +154,9 @@ def test_cases_that_are_not_there(write: Write, tmp_path: Path, entry: str, mess
 
 
 def test_editors_get_schemas_with_descriptions() -> None:
-    for schema in (matrix_schema(), cases_schema("orders")):
+    for schema in (matrix_schema(), cases_schema("orders"), slices_schema(), policy_schema()):
         assert schema["$schema"] == "https://json-schema.org/draft/2020-12/schema"
-        for definition in (schema, *(each for each in schema["$defs"].values() if "properties" in each)):
+        for definition in (schema, *(each for each in schema.get("$defs", {}).values() if "properties" in each)):
             assert definition["additionalProperties"] is False
     described = {
         f"{name}.{field}": "description" in of_field

@@ -218,7 +218,7 @@ def compare_matrix(
     manifest = Manifest.from_document(reading.manifest(store, matrix.id))
     # Before anything is read: a refusal should not take as long as an answer.
     chosen = _baseline(manifest, baseline, describe_alone)
-    view = _view(manifest, view)
+    view = check_view(manifest, view)
     judge = manifest.judge.configuration_hash() if manifest.judge is not None else None
     around = Circumstances(
         discarded=reading.discarded_after_consequential_call(store, matrix.id),
@@ -254,7 +254,7 @@ def compare_facts(
         NotComparable: there is no baseline, or nothing beside it.
     """
     chosen = _baseline(manifest, baseline, describe_alone)
-    view = view or _view(manifest, None)
+    view = view or check_view(manifest, None)
     names = [condition.name for condition in manifest.conditions]
     listed = tuple(facts)
     of: dict[str, list[TrialFacts]] = {name: [] for name in names}
@@ -337,7 +337,12 @@ def outcome(one: TrialFacts, view: View) -> bool | None:
     return one.passed if view == "structural" else one.joint
 
 
-def _view(manifest: Manifest, asked: View | None) -> View:
+def check_view(manifest: Manifest, asked: View | None) -> View:
+    """What counts as a pass: what was asked for; by default joint where the manifest names a judge.
+
+    Raises:
+        NotComparable: the joint view of a matrix without a judge.
+    """
     if asked == "joint" and manifest.judge is None:
         raise NotComparable(f"{manifest.name} has no judge: there is a structural view alone")
     return asked or ("joint" if manifest.judge is not None else "structural")

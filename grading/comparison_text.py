@@ -6,11 +6,13 @@ a terminal, Markdown or XML would obey is shown as text.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import get_args
 from xml.etree import ElementTree
 
 from grading.comparison import Arm, CandidateComparison, MatrixComparison
 from grading.cost import CostTotal, dollar_text
 from grading.matrix_file import SyntheticProfile
+from grading.semantic import SemanticState
 from grading.slices import Sliced
 from grading.statistics import paired
 from grading.statistics.rates import Description, Rate
@@ -93,7 +95,7 @@ def junit(found: MatrixComparison) -> bytes:
             ("view", found.view),
             *((f"messages of {arm.name}", _states_words(arm)) for arm in found.arms),
         ):
-            ElementTree.SubElement(properties, "property", name=name, value=visible(value))
+            ElementTree.SubElement(properties, "property", name=visible(name), value=visible(value))
         counts = {"failure": 0, "error": 0, "skipped": 0}
 
         def test(name: str, kind: str | None, message: str, suite: ElementTree.Element = suite) -> None:
@@ -221,13 +223,11 @@ def _messages(found: MatrixComparison) -> Section:
     section = Section("Messages, by the judge's qualified word")
     section.table = [["condition", "pass", "fail", "abstained", "unqualified", "pending"]]
     for arm in found.arms:
-        states = arm.messages.states
-        named = ("qualified_pass", "qualified_fail", "qualified_abstention", "unqualified", "pending")
-        section.table.append([arm.name, *(str(states[one]) for one in named)])
-        for state, reasons in (("unqualified", arm.messages.unqualified), ("pending", arm.messages.pending)):
+        section.table.append([arm.name, *(str(arm.messages.states[state]) for state in get_args(SemanticState))])
+        for name, reasons in (("unqualified", arm.messages.unqualified), ("pending", arm.messages.pending)):
             told = ", ".join(f"{count} {reason}" for reason, count in sorted(reasons.items()))
             if told:
-                section.remarks.append(f"{arm.name}, {state}: {told}")
+                section.remarks.append(f"{arm.name}, {name}: {told}")
     return section
 
 

@@ -42,9 +42,8 @@ def scope_of(world: str, *, policy_version: str | None, criterion: str | None) -
 
     policy = policy_version or POLICY_VERSIONS.get(world)
     if policy is None:
-        raise fail(
-            f"there is no judge for the world {world}: give its --policy-version, or one of {', '.join(POLICY_VERSIONS)}"
-        )
+        known = ", ".join(POLICY_VERSIONS)
+        raise fail(f"no judge knows the world {world}: give its --policy-version, or a world of {known}")
     return Scope(criterion=criterion or CRITERION, policy_version=policy, world=world)
 
 

@@ -1,6 +1,7 @@
 """The report: one HTML file to send around. It asks nothing of a network, and shows what others wrote as text.
 
-The matrix's redaction is applied to all that agents, customers, records and a judge wrote, and to the manifest. Its size is bounded: what is left out is counted, and said where it would have stood.
+The matrix's redaction is applied to what agents, customers, records and a judge wrote, and to the manifest. The size is
+bounded: what is left out is counted, and said where it would have stood.
 """
 
 import base64
@@ -254,7 +255,7 @@ def _told(
         "grader_version": latest.version,
         "verdict": latest.verdict,
         "task_completed": latest.task_completed,
-        "checks": redactor.value(orjson.loads(latest.checks), names=False),
+        "checks": redactor.value(orjson.loads(latest.checks)),
     }
     tries = [
         Attempt(each.number, each.state, each.reason, each.after_consequential_call)
@@ -297,14 +298,16 @@ def _split(section: Section) -> dict[str, Any]:
 
 def _manifest_text(found: MatrixComparison, redactor: Redactor, whole: bool) -> str:
     """Readable, not canonical: two-space indentation."""
-    manifest = redactor.value(found.manifest.model_dump(mode="json"), names=True)
+    manifest = found.manifest.model_dump(mode="json")
     if not whole:
         for part in ("cases", "population"):
             manifest[part] = f"{len(manifest[part])} left out here"
         plan = manifest["slice_plan"]
         if plan is not None:
             plan["cases"] = f"{len(plan['cases'])} left out here"
-    text = orjson.dumps(manifest, option=orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS).decode()
+    text = orjson.dumps(
+        redactor.value(manifest, names=True), option=orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS
+    ).decode()
     return "\n".join(map(visible, text.split("\n")))
 
 

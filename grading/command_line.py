@@ -262,7 +262,7 @@ def compare(
         str | None,
         typer.Option(
             metavar="structural|joint",
-            help="What counts as a pass: the contract alone, or a qualified judge's pass too, the default with a judge.",
+            help="A pass is the contract alone, or a qualified judge's pass too, as by default with a judge.",
         ),
     ] = None,
     junit: Annotated[Path | None, typer.Option(metavar="FILE", help="Write JUnit XML for CI.")] = None,

@@ -4,12 +4,12 @@ import json
 import re
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
+from studies import Bench
 
 from grading.studies import find_study
-from tests.integration.command import cellwise
 
 FOLDER = find_study("native-semantic").parent
 MATRICES = ("native-false-settlement", "native-first-record", "native-control")
@@ -41,6 +41,16 @@ def judged(tmp_path_factory: pytest.TempPathFactory) -> str:
     store = str(folder / "store.db")
     cellwise("run", "native-semantic", "--phoenix", "off", store=store, cwd=folder)
     return store
+
+
+class Done(NamedTuple):
+    stdout: str
+    stderr: str
+
+
+def cellwise(*arguments: str, store: str, cwd: Path, check: int = 0) -> Done:
+    """A command in a process of its own; its exit status is checked."""
+    return Done(*Bench(cwd, store).cellwise(*arguments, status=check))
 
 
 def compared(name: str, *options: str, store: str, cwd: Path) -> dict[str, Any]:

@@ -237,11 +237,11 @@ def _phoenix(word: str, store: str) -> "Iterator[Phoenix]":
     from grading.phoenix_server import PhoenixNotStarted
     from grading.publisher.phoenix import Phoenix, PhoenixError
 
-    target = Target.of(word, store)
+    target = Target.of(word)
     if target.off:
         raise fail("--phoenix off has nobody label anything: write embedded or a URL")
     try:
-        with target.starting():
+        with open_store(store) as opened, target.starting(opened):
             if target.trouble is not None:
                 raise PhoenixNotStarted(target.trouble)
             if target.server is not None:

@@ -2,12 +2,11 @@
 
 import json as json_format
 from contextlib import ExitStack
-from pathlib import Path
 
-from grading.commands import open_store, reuse_needs_one
+from grading.commands import fail, reuse_needs_one
 from grading.planning import Plan
 from grading.planning import plan as make_plan
-from grading.store import StoreError
+from grading.store import NoStore, Store, StoreError
 from grading.studies import load_study
 
 
@@ -16,11 +15,14 @@ def plan(study: str, *, reuse: str | None, store: str, json: bool) -> None:
     if reuse is not None and loaded.of_comparisons:
         raise reuse_needs_one(loaded)
     with ExitStack() as stack:
-        opened = None
-        if "://" in store or Path(store).exists():
-            opened = stack.enter_context(open_store(store))
-        elif reuse is not None:
-            raise StoreError(f"{store}: there is no store here to reuse {reuse} from")
+        try:
+            opened = stack.enter_context(Store.open(store, create=False))
+        except NoStore as error:
+            if reuse is not None:
+                raise fail(f"{error} to reuse {reuse} from") from error
+            opened = None
+        except StoreError as error:
+            raise fail(str(error)) from error
         plans = [make_plan(opened, each.manifest, reuse=reuse) for each in loaded.matrices]
     if not json:
         for each in plans:
@@ -53,7 +55,7 @@ def _print(found: Plan) -> None:
     conditions = list(dict.fromkeys(cell.condition for cell in found.cells))
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for title in ("condition", "done", "reuse and grade again", "run"):
-        table.add_column(title)
+        table.add_column(title, overflow="fold")
     for condition in conditions:
         cells = [cell for cell in found.cells if cell.condition == condition]
         counts = (sum(cell.done for cell in cells), sum(cell.reuse for cell in cells), sum(cell.run for cell in cells))

@@ -69,7 +69,16 @@ def find_study(name_or_path: str) -> Path:
     Raises:
         FileError: where there is none.
     """
-    path = Path(name_or_path)
+    if not name_or_path:
+        raise FileError("STUDY", None, None, "is empty: name a packaged study, a matrix file, or its folder")
+    try:
+        return _found(Path(name_or_path), name_or_path)
+    except OSError as error:
+        shown = name_or_path if len(name_or_path) <= 200 else name_or_path[:197] + "..."
+        raise FileError(shown, None, None, f"cannot be read: {error.strerror or error}") from error
+
+
+def _found(path: Path, name_or_path: str) -> Path:
     if path.is_file():
         return path
     if path.is_dir():

@@ -34,7 +34,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_what_was_judged_since_it_was_published_is_published_again(
     calls: list[str], monkeypatch: pytest.MonkeyPatch, state_after: str, expected: list[str]
 ) -> None:
-    target = Target.of(URL, "unused")
+    target = Target.of(URL)
     target.up_to_date = published("published")
     monkeypatch.setattr(reading, "publications", lambda store, matrix_id: [published(state_after)])
     found = publish_to(target, STORE, MATRIX)

@@ -73,9 +73,11 @@ RowsArgument = Annotated[Path, typer.Argument(help="Calibration rows, as JSON Li
 LabelInPhoenixOption = Annotated[
     str | None, typer.Option(metavar="embedded|URL", help="Label in this Phoenix; in files by default.")
 ]
-PolicyVersionOption = Annotated[str, typer.Option(help="The version of the policy that messages are judged by.")]
+PolicyVersionOption = Annotated[
+    str | None, typer.Option(help="The version of the policy that messages are judged by; by default the world's.")
+]
 WorldOption = Annotated[str, typer.Option(help="The world of the cases.")]
-CriterionOption = Annotated[str, typer.Option(help="What is judged.")]
+CriterionOption = Annotated[str | None, typer.Option(help="What is judged; by default the truth of the message.")]
 RegistryFileOption = Annotated[
     Path | None,
     typer.Option(
@@ -84,13 +86,13 @@ RegistryFileOption = Annotated[
 ]
 SlicesOption = Annotated[
     Path | None,
-    typer.Option(metavar="PLAN", help="A slice plan's file; the one that the matrix file names by default."),
+    typer.Option(
+        metavar="PLAN", help="A slice plan's file, or a packaged study's name; by default the matrix file's plan."
+    ),
 ]
 ForceOption = Annotated[bool, typer.Option("--force", help="Replace a file that is there already.")]
 DEFAULT_STORE = ".cellwise/cellwise.db"
 DEFAULT_REGISTRY = Path("registry.yaml")
-DEFAULT_POLICY_VERSION = "orders-refund-policy-v1"
-DEFAULT_CRITERION = "multi_order_customer_message_truth_v1"
 
 
 def version(asked: bool) -> None:
@@ -303,6 +305,13 @@ def compare(
         str | None, typer.Option(metavar="NAME", help="Another condition to compare with than the registered baseline.")
     ] = None,
     slices: SlicesOption = None,
+    view: Annotated[
+        str | None,
+        typer.Option(
+            metavar="structural|joint",
+            help="A pass is the contract alone, or a qualified judge's pass too, as by default with a judge.",
+        ),
+    ] = None,
     junit: Annotated[Path | None, typer.Option(metavar="FILE", help="Write JUnit XML for CI.")] = None,
     markdown: Annotated[Path | None, typer.Option(metavar="FILE", help="Write Markdown for a pull request.")] = None,
     force: ForceOption = False,
@@ -312,8 +321,18 @@ def compare(
     """Show the baseline against each candidate: what changed, by how much, and how sure that is."""
     from grading.commands import compare as command
 
+    if view not in (None, "structural", "joint"):
+        raise fail(f"--view {view}: write structural or joint")
     command.compare(
-        matrix, baseline=baseline, slices=slices, store=store, json=json, junit=junit, markdown=markdown, force=force
+        matrix,
+        baseline=baseline,
+        slices=slices,
+        view=cast("Literal['structural', 'joint'] | None", view),
+        store=store,
+        json=json,
+        junit=junit,
+        markdown=markdown,
+        force=force,
     )
 
 
@@ -477,13 +496,12 @@ def export(
     ),
     per_group: Annotated[int, typer.Option(min=0, help="Items of each group at most; 0 for all.")] = 1,
     synthetic: Annotated[bool, typer.Option(help="Mark the rows as made up, evidence or labels.")] = False,
-    policy_version: PolicyVersionOption = DEFAULT_POLICY_VERSION,
+    policy_version: PolicyVersionOption = None,
     world: WorldOption = "orders",
-    criterion: CriterionOption = DEFAULT_CRITERION,
+    criterion: CriterionOption = None,
     store: StoreOption = DEFAULT_STORE,
 ) -> None:
     """Write what reviewers need, without verdicts, conditions or each other's labels: files, or items in Phoenix."""
-    from grading.calibration.rows import Scope
     from grading.commands import calibrate as command
 
     if group_by not in ("customer", "case", "item"):
@@ -493,7 +511,7 @@ def export(
         out=out,
         reviewers=reviewer,
         phoenix=phoenix,
-        scope=Scope(criterion=criterion, policy_version=policy_version, world=world),
+        scope=command.scope_of(world, policy_version=policy_version, criterion=criterion),
         grouping=cast("Literal['customer', 'case', 'item']", group_by),
         per_group=per_group or None,
         synthetic=synthetic,
@@ -543,16 +561,15 @@ def compile_rows(
     rows: RowsArgument,
     registry: RegistryOption = DEFAULT_REGISTRY,
     out: Annotated[Path | None, typer.Option(help="The record, a new file.")] = None,
-    policy_version: PolicyVersionOption = DEFAULT_POLICY_VERSION,
+    policy_version: PolicyVersionOption = None,
     world: WorldOption = "orders",
-    criterion: CriterionOption = DEFAULT_CRITERION,
+    criterion: CriterionOption = None,
     json: JsonOption = False,
 ) -> None:
     """Compile a calibration record, and show its errors with exact bounds and how many more rows you need."""
-    from grading.calibration.rows import Scope
     from grading.commands import calibrate as command
 
-    scope = Scope(criterion=criterion, policy_version=policy_version, world=world)
+    scope = command.scope_of(world, policy_version=policy_version, criterion=criterion)
     command.compile_(rows, registry=registry, scope=scope, out=out, json=json)
 
 

@@ -27,8 +27,11 @@ def plan(study: str, *, reuse: str | None, store: str, json: bool) -> None:
     if not json:
         for each in plans:
             _print(each)
+        if loaded.calibrating:
+            print(f"{loaded.calibrating} executions of the study only calibrated its judge and are in no comparison.")
     elif loaded.of_comparisons:
-        print(json_format.dumps({"version": 1, "study": loaded.name, "comparisons": [one.to_json() for one in plans]}))
+        document = {"version": 1, "study": loaded.name, "executions": loaded.executions()}
+        print(json_format.dumps({**document, "comparisons": [one.to_json() for one in plans]}))
     else:
         print(json_format.dumps(plans[0].to_json()))
 

@@ -64,18 +64,24 @@ class Target:
     @contextmanager
     def starting(self, store: Store) -> Iterator[None]:
         """Starts the embedded Phoenix, which comes up meanwhile, and stops it in the end. A run goes on without it."""
-        from grading.phoenix_server import EmbeddedPhoenix, PhoenixNotStarted
-
-        if self.embedded and self.up_to_date is None:
-            try:
-                self.server = EmbeddedPhoenix(beside(store) / "phoenix")
-            except PhoenixNotStarted as error:
-                self.trouble = str(error)
+        if self.up_to_date is None:
+            self.start(store)
         try:
             yield
         finally:
             if self.server is not None:
                 self.server.stop()
+
+    def start(self, store: Store) -> None:
+        """Starts the embedded Phoenix unless it was started before."""
+        from grading.phoenix_server import EmbeddedPhoenix, PhoenixNotStarted
+
+        if not self.embedded or self.server is not None or self.trouble is not None:
+            return
+        try:
+            self.server = EmbeddedPhoenix(beside(store) / "phoenix")
+        except PhoenixNotStarted as error:
+            self.trouble = str(error)
 
 
 def _is_address(word: str) -> bool:
@@ -97,8 +103,12 @@ def publish_to(
     if target.off:
         return None
     if target.up_to_date is not None:
+        # It was before this matrix was judged or graded again.
+        target.skip_if_up_to_date(store, matrix)
+    if target.up_to_date is not None:
         print(f"Published already: {target.up_to_date.detail}{_hint(target)}", file=sys.stderr)
         return {"compare": target.up_to_date.detail, "complete": True}
+    target.start(store)
     try:
         if target.trouble is not None:
             raise PhoenixNotStarted(target.trouble)

@@ -35,7 +35,7 @@ from grading.planning import register
 from grading.results import summary_of
 from grading.runner import Progress, Runner
 from grading.store import Store, StoreError, reading, reusing
-from grading.studies import load_study
+from grading.studies import Study, load_study
 from grading.yaml_file import nearest
 
 
@@ -63,6 +63,8 @@ def run(
     with open_store(store, create=reuse is None) as opened:
         matrices = [_registered(opened, resolved, reuse=reuse) for resolved in loaded.matrices]
         _skip_if_up_to_date(target, opened, matrices)
+        if loaded.of_comparisons and not json:
+            _tell_executions(loaded)
         with target.starting(opened):
             for matrix, resolved in zip(matrices, loaded.matrices, strict=True):
                 if loaded.of_comparisons and not json:
@@ -82,11 +84,20 @@ def run(
                 )
     status = next(code for code in WORST_FIRST if code in [result["status"] for result in results])
     if json and loaded.of_comparisons:
-        print(json_format.dumps({"version": 1, "study": loaded.name, "comparisons": results, "status": status}))
+        document = {"version": 1, "study": loaded.name, "executions": loaded.executions()}
+        print(json_format.dumps({**document, "comparisons": results, "status": status}))
     elif json:
         print(json_format.dumps(results[0]))
     if status:
         raise typer.Exit(status)
+
+
+def _tell_executions(study: Study) -> None:
+    counts = study.executions()
+    told = f"{study.name}: {counts['total']} executions, {counts['comparisons']} of {len(study.matrices)} comparisons"
+    if counts["calibration"]:
+        told += f", {counts['calibration']} that only calibrated the judge and are in no comparison"
+    print(told + "\n")
 
 
 def _skip_if_up_to_date(target: Target, opened: Store, matrices: list[reading.Matrix]) -> None:

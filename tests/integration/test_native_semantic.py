@@ -9,7 +9,12 @@ from typing import Any, NamedTuple
 import pytest
 from studies import Bench
 
+from grading.phoenix_server import EmbeddedPhoenix
+from grading.store import Store, reading
 from grading.studies import find_study
+from tests.integration.phoenix_fixture import phoenix_server
+
+__all__ = ["phoenix_server"]
 
 FOLDER = find_study("native-semantic").parent
 MATRICES = ("native-false-settlement", "native-first-record", "native-control")
@@ -245,6 +250,26 @@ def test_a_judge_without_calibration_counts_for_nothing(tmp_path: Path) -> None:
     (reason,) = [one for one in json.loads(decided.stdout)["reasons"] if one["name"] == "qualified_messages"]
     assert reason["met"] is False
     assert reason["detail"].startswith("0 of 16 messages")
+
+
+def test_what_a_later_run_judges_anew_is_published_too(phoenix_server: EmbeddedPhoenix, tmp_path: Path) -> None:
+    path = own_study(tmp_path, "")
+    registry = path.parent / "registry.yaml"
+    trusted = registry.read_text()
+    registry.write_text(trusted + "    revoked: {at: 2021-01-01T00:00:00Z, reason: not looked at yet}\n")
+    store = str(tmp_path / "s.db")
+    command = ("run", str(path), "--phoenix", phoenix_server.url, "--json")
+    first = cellwise(*command, store=store, cwd=tmp_path)
+    assert json.loads(first.stdout)["judging"]["refused"] == {"qualification_missing_or_revoked": 16}
+    assert "Published already" in cellwise(*command, store=store, cwd=tmp_path).stderr
+    registry.write_text(trusted)
+    again = cellwise(*command, store=store, cwd=tmp_path)
+    assert json.loads(again.stdout)["judging"]["judged"] == 16
+    assert "Published already" not in again.stderr
+    assert f"Compare in Phoenix: {phoenix_server.url}/" in again.stderr
+    with Store.open(store, create=False) as opened:
+        assert [one.state for one in reading.publications(opened, 1)] == ["published"]
+    assert "Published already" in cellwise(*command, store=store, cwd=tmp_path).stderr
 
 
 def test_nothing_that_is_to_be_redacted_is_in_a_report_or_comparison(tmp_path: Path) -> None:

@@ -105,7 +105,8 @@ CONTRADICTED: dict[str, tuple[Change, int, str]] = {
     "a receipt for what does not count": (
         lambda packet: packet["artifacts"][2]["judgments"][0].__setitem__(
             "receipt", packet["artifacts"][0]["judgments"][0]["receipt"]), 2, "judgments[0]"),
-    "an expired one of another request": (setting(*EXPIRED, "request_hash", value=OTHER), 2, "judgments[0].request_hash"),
+    "an expired one of another request": (
+        setting(*EXPIRED, "request_hash", value=OTHER), 2, "judgments[0].request_hash"),
     "an expired one checked before its answer": (
         setting(*EXPIRED, "checked_after", value=JUDGED_AT + 100), 2, "judgments[0].votes[1].ended"),
     "an expired one asked before it was checked": (
@@ -132,7 +133,8 @@ CONTRADICTED: dict[str, tuple[Change, int, str]] = {
     "a pending one that passes": (setting("rows", 7, "semantic", "state", value="qualified_pass"), 7,
         "row.semantic.state"),
     "a pending one for no reason": (setting("rows", 7, "semantic", "reason", value="lazy"), 7, "row.semantic.reason"),
-    "a state that disagrees": (setting("rows", 2, "semantic", "state", value="qualified_pass"), 2, "row.semantic.state"),
+    "a state that disagrees": (
+        setting("rows", 2, "semantic", "state", value="qualified_pass"), 2, "row.semantic.state"),
     "a joint grade that disagrees": (setting("rows", 2, "joint", value="passed"), 2, "row.joint"),
     "a judge's cost that disagrees": (
         setting("rows", 2, "semantic", "cost", value={"state": "known", "micro_dollars": 0}), 2,

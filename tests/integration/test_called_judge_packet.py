@@ -1,4 +1,4 @@
-"""Whatever a judge that is called makes of a comparison, its packet replays: votes, refusals, pending ones, cached ones."""
+"""Whatever a judge that is called makes of a comparison, its packet replays: refusals, pending and cached ones too."""
 
 import shutil
 from collections import Counter

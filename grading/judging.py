@@ -110,6 +110,11 @@ def load_judge(registered: RegisteredJudge) -> Judge:
     return OpenAIJudge(registered.configuration, registered.connection)
 
 
+def spent_on(store: Store, matrix_id: int, configuration_hash: str) -> CostTotal:
+    """The money that left for a judge's calls for a matrix, once for each call, whoever uses its answer."""
+    return total_spent(_costs(judgments.calls(store, matrix_id, configuration_hash)))
+
+
 def judge_matrix(
     store: Store,
     matrix: reading.Matrix,
@@ -240,9 +245,7 @@ class _Judging:
                 self._write()
                 raise
         self._write()
-        self._outcome.spent = total_spent(
-            _costs(judgments.calls(self._store, self._matrix.id, self._configuration_hash))
-        )
+        self._outcome.spent = spent_on(self._store, self._matrix.id, self._configuration_hash)
         return self._outcome
 
     @cached_property

@@ -31,7 +31,7 @@ class Worker:
         with theirs:
             self._process = subprocess.Popen(
                 [
-                    *(sys.executable, "-m", "simulator.worker", "--name", name),
+                    *(sys.executable, "-m", "simulator.worker", "--name", name, "--runner", str(os.getpid())),
                     *("--root", str(root), "--journal", str(self.journal), "--log", str(folder / f"{name}.log")),
                 ],
                 stdin=theirs.fileno(),

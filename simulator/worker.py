@@ -22,28 +22,37 @@ _FLUSH_SECONDS = 0.01
 
 
 def main() -> None:
-    """``python -m simulator.worker --root FOLDER --journal FILE --log FILE --name NAME``, intake on descriptor 0."""
+    """``python -m simulator.worker`` with the options below, the intake on descriptor 0."""
     parser = argparse.ArgumentParser(prog="simulator.worker")
     parser.add_argument("--root", type=Path, required=True)
     parser.add_argument("--journal", type=Path, required=True)
     parser.add_argument("--log", type=Path, required=True)
     parser.add_argument("--name", required=True)
+    parser.add_argument("--runner", type=int, required=True, help="the process to die with")
     arguments = parser.parse_args()
     die_with_parent()
+    if os.getppid() != arguments.runner:
+        return  # it had died before it could take this process along
     become_subreaper()
     intake = Intake(socket.socket(fileno=os.dup(0)))
     with arguments.log.open("ab", buffering=0) as log:
         try:
             journal = Journal(arguments.journal)
-            recorder = Recorder(arguments.root, journal, log, "processes", arguments.name, intake.flush)
+            recorder = Recorder(arguments.root, journal, log, "processes", arguments.name, intake.flush_some)
         except OSError as error:
             intake.say({"stuck": f"{arguments.journal}: {error.strerror}"})
             intake.flush()
             return
         try:
             serve(intake, recorder)
+        except IntakeGone:
+            pass  # the runner has died: whoever comes after it reads the journal
         finally:
             recorder.close()
+
+
+class IntakeGone(Exception):  # noqa: N818 - reads as what happened
+    """The runner's end of the line is closed. No OSError: it must not be taken for an agent's or a disk's."""
 
 
 class Intake:
@@ -52,18 +61,25 @@ class Intake:
     def __init__(self, connection: socket.socket) -> None:
         self._socket = connection
         self._incoming = bytearray()
-        self._outgoing: list[bytes] = []
+        self._outgoing = bytearray()
         self._flushed = time.monotonic()
         self.assignments: dict[str, dict[str, Any]] = {}
         """Assignments by hash: each is sent once and shared by many trials."""
 
     def next(self) -> dict[str, Any] | None:
-        """The next lease, None when there is no more work."""
+        """The next lease, None when there is no more work.
+
+        Raises:
+            IntakeGone: what was said before could not be sent.
+        """
         while True:
             end = self._incoming.find(b"\n")
             if end < 0:
                 self.flush()
-                data = self._socket.recv(1024 * 1024)
+                try:
+                    data = self._socket.recv(1024 * 1024)
+                except ConnectionResetError:
+                    data = b""
                 if not data:
                     return None
                 self._incoming += data
@@ -75,14 +91,26 @@ class Intake:
             self.assignments[message["hash"]] = message["assignment"]
 
     def say(self, message: dict[str, Any], document: bytes = b"") -> None:
-        self._outgoing += (orjson.dumps({**message, "bytes": len(document)}), b"\n", document)
+        self._outgoing += b"%b\n%b" % (orjson.dumps({**message, "bytes": len(document)}), document)
         if time.monotonic() - self._flushed > _FLUSH_SECONDS:
             self.flush()
 
     def flush(self) -> None:
-        if self._outgoing:
-            self._socket.sendall(b"".join(self._outgoing))
-            self._outgoing.clear()
+        """Sends what was said, waiting for the runner to take it."""
+        self._send(0)
+
+    def flush_some(self) -> None:
+        """Sends what the runner takes at once: to be called while an agent's time runs."""
+        self._send(socket.MSG_DONTWAIT)
+
+    def _send(self, flags: int) -> None:
+        try:
+            while self._outgoing:
+                del self._outgoing[: self._socket.send(self._outgoing, flags)]
+        except BlockingIOError:
+            return
+        except (BrokenPipeError, ConnectionResetError) as error:
+            raise IntakeGone from error
         self._flushed = time.monotonic()
 
 

@@ -158,7 +158,7 @@ CONTRADICTED: dict[str, tuple[Change, int | None, int | None, str]] = {
     "a float for an integer": (setting("rows", 1, "elapsed_us", value=Raw("270.0")), 1, None, "row.elapsed_us"),
     "a float for an integer in a ledger": (
         setting(*ENVELOPE, "attempt", value=Raw("1.0")), 0, None, "ledger.envelope.attempt"),
-    "NaN in a row": (setting("rows", 1, "latency_ms", value=Raw("NaN")), 1, None, "row"),
+    "NaN in a row": (setting("rows", 1, "latency_ms", value=Raw("NaN")), 1, None, "row.latency_ms"),
     "NaN in a ledger": (setting(*CALLS, 0, "result", value=Raw("NaN")), 0, None, "artifact"),
     "an unknown field in a row": (setting("rows", 0, "note", value=None), 0, None, "row.note"),
     "a missing field in a row": (removing("rows", 0, "lost"), 0, None, "row.lost"),

@@ -116,7 +116,7 @@ def main() -> int:
 
 
 def write_study(folder: Path, cases: int) -> None:
-    """A matrix of so many cases, each of its own customer, under an agent that tells the truth and one that does not."""
+    """A matrix of so many cases, each of its own customer, under an agent that is truthful and one that is not."""
     folder.mkdir(parents=True, exist_ok=True)
     document = {"version": 1, "world": "orders", "cases": [_case(number) for number in range(cases)]}
     # JSON is YAML. Written once: another number of cases is another folder.

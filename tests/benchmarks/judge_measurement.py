@@ -96,7 +96,7 @@ def main() -> int:
         calls = len(perfect.requests)
     tell("perfect judge", measured)
     print(f"  {calls} calls were made to it")
-    right = measured.reason is None and measured.grading["refused"] == {}
+    right = admitted(measured)
     with model_server(arguments.base_url, folder) as address:
         if address is None:
             print("no model server: give --base-url or set CELLWISE_TEST_LLM_SERVE", file=sys.stderr)
@@ -108,8 +108,17 @@ def main() -> int:
             print(error, file=sys.stderr)
             return PENDING
     tell(f"model {Path(model).name}", measured)
-    right = right and measured.reason in REFUSED_AS_NO_JUDGE
-    return 0 if right and measured.grading["refused"] == {measured.reason: len(labels)} else 1
+    return 0 if right and refused_as_no_judge(measured, len(labels)) else 1
+
+
+def admitted(measured: Measured) -> bool:
+    """Whether the registry's word and what grading then did agree that the judge counts."""
+    return measured.reason is None and measured.grading["refused"] == {}
+
+
+def refused_as_no_judge(measured: Measured, ledgers: int) -> bool:
+    """Whether both agree that it does not, for what it did: not for too few rows, or a record that does not fit."""
+    return measured.reason in REFUSED_AS_NO_JUDGE and measured.grading["refused"] == {measured.reason: ledgers}
 
 
 # The ledgers

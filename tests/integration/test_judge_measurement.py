@@ -1,16 +1,15 @@
 """The measurement of judges on stored ledgers, on a small scale: whoever makes no error is admitted, whoever passes
 everything or is cut off is refused for just that, and votes that were answered are never asked for again."""
 
-import os
 import runpy
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_provider import MODEL, Provider, completion, error, provider
+from fake_provider import MODEL, Provider, Reply, completion, error, provider
 
 SCRIPT = Path(__file__).parents[1] / "benchmarks/judge_measurement.py"
 CASES = 10
@@ -38,36 +37,23 @@ def fake() -> Iterator[Provider]:
         yield one
 
 
-def run(folder: Path, *more: str) -> subprocess.CompletedProcess[str]:
+def test_one_that_passes_everything_is_refused_and_the_perfect_one_admitted(folder: Path, fake: Provider) -> None:
+    fake.behave = lambda _number, _body: completion()
     scale = ("--folder", str(folder), "--cases", str(CASES), "--rows", str(CASES), "--bound", BOUND)
-    return subprocess.run(
-        [sys.executable, str(SCRIPT), *scale, *more],
-        env={name: value for name, value in os.environ.items() if name != "CELLWISE_TEST_LLM_SERVE"},
+    finished = subprocess.run(
+        [sys.executable, str(SCRIPT), *scale, "--base-url", fake.url, "--model", MODEL],
         capture_output=True,
         text=True,
         timeout=300,
         check=False,
     )
-
-
-def test_one_that_passes_everything_is_refused_and_the_perfect_one_admitted_however_often_it_is_stopped(
-    folder: Path, fake: Provider
-) -> None:
-    fake.behave = lambda number, _body: completion() if number < 7 else error(503)
-    stopped = run(folder, "--base-url", fake.url, "--model", MODEL, "--concurrency", "1")
-    assert stopped.returncode == 3, stopped.stderr
-    assert "votes are pending: start this again with the same folder" in stopped.stderr
-    tried = len(fake.requests)
-
-    fake.behave = lambda _number, _body: completion()
-    finished = run(folder, "--base-url", fake.url, "--model", MODEL, "--concurrency", "1")
     assert finished.returncode == 0, finished.stderr
-    assert len(fake.requests) == tried + 2 * CASES - 7
     assert "20 stored ledgers: 10 truthful, 10 false by their final states\n" in finished.stdout
     perfect, other = finished.stdout.split("perfect judge:\n")[1].split(f"model {MODEL}:\n")
     assert "  false passes 0 of 10, at most 0.2589 (95 %)\n" in finished.stdout
     assert "  truthful: 10 pass, 0 fail, 0 abstain\n  false: 0 pass, 10 fail, 0 abstain\n" in perfect
     assert "  reason not to use it: None\n" in perfect
+    # Its answers are in the store by then: counting them costs no second call.
     assert "  cellwise judge under that policy: 20 judged, refused {}\n  20 calls were made to it\n" in perfect
     assert "  truthful: 10 pass, 0 fail, 0 abstain\n  false: 10 pass, 0 fail, 0 abstain\n  abstentions: none\n" in other
     assert "  input_tokens: 20000 in 20 of 20 votes, at most 1000\n" in other
@@ -75,37 +61,49 @@ def test_one_that_passes_everything_is_refused_and_the_perfect_one_admitted_howe
     assert '0 judged, refused {"calibration_error_bound_exceeded": 20}\n' in other
 
 
-def test_a_second_perfect_judge_in_the_models_place_fails_the_measurement(
+def test_one_that_is_cut_off_is_refused_for_that_and_is_asked_once_though_it_was_stopped(
     folder: Path, fake: Provider, measurement: dict[str, Any]
 ) -> None:
-    fake.behave = lambda _number, body: measurement["knows_the_rule"](body)
-    finished = run(folder, "--base-url", fake.url, "--model", MODEL)
-    assert finished.returncode == 1, finished.stderr
-    assert finished.stdout.count("reason not to use it: None") == 2
+    knows = measurement["knows_the_rule"]
 
+    def behave(number: int, body: dict[str, Any]) -> Reply:
+        if number in range(7, 10):
+            return error(503)  # three in a row: the rest is not asked for
+        return completion(finish="length") if number < 3 else knows(body)  # type: ignore[no-any-return]
 
-@pytest.mark.parametrize(
-    ("cut_off", "bound", "reason"),
-    [
-        (2, "0.90", None),
-        (3, "0.90", "calibration_abstention_limit_exceeded"),
-        (0, "0.25", "calibration_error_bound_exceeded"),
-    ],
-)
-def test_the_reason_is_the_one_that_the_policys_thresholds_give(
-    folder: Path, fake: Provider, measurement: dict[str, Any], cut_off: int, bound: str, reason: str | None
-) -> None:
-    knows: Callable[[dict[str, Any]], Any] = measurement["knows_the_rule"]
-    fake.behave = lambda number, body: completion(finish="length") if number < cut_off else knows(body)
+    fake.behave = behave
     measurement["write_study"](folder, CASES)
     measurement["cellwise"](folder, "run", "matrix.yaml", "--phoenix", "off")
     labels = measurement["labels_of"](folder)
-    asked = measurement["Asked"](rows=CASES, bound=bound, output_tokens=48, timeout=20, concurrency=2)
-    measured = measurement["measure"](folder / "thresholds", labels, fake.url, MODEL, asked)
-    assert measured.reason == reason
-    assert measured.record.counts.abstentions == cut_off
-    assert [vote["error"] for vote in measured.votes if vote["verdict"] == "abstain"] == ["Truncated"] * cut_off
-    assert measured.grading["refused"] == ({} if reason is None else {reason: 2 * CASES})
+    asked = measurement["Asked"](rows=CASES, bound=BOUND, output_tokens=48, timeout=20, concurrency=1)
+    with pytest.raises(measurement["Unfinished"], match="start this again with the same folder"):
+        measurement["measure"](folder / "model", labels, fake.url, MODEL, asked)
+    assert len(fake.requests) == 10
+    measured = measurement["measure"](folder / "model", labels, fake.url, MODEL, asked)
+    assert len(fake.requests) == 3 + 2 * CASES
+    assert measured.reason == "calibration_abstention_limit_exceeded"
+    assert measured.grading["refused"] == {"calibration_abstention_limit_exceeded": 2 * CASES}
+    assert [vote["error"] for vote in measured.votes if vote["verdict"] == "abstain"] == ["Truncated"] * 3
+
+
+@pytest.mark.parametrize(
+    ("reason", "refused", "admitted", "no_judge"),
+    [
+        (None, {}, True, False),
+        (None, {"qualification_not_current": 20}, False, False),
+        ("calibration_error_bound_exceeded", {"calibration_error_bound_exceeded": 20}, False, True),
+        ("calibration_abstention_limit_exceeded", {"calibration_abstention_limit_exceeded": 20}, False, True),
+        ("calibration_error_bound_exceeded", {"calibration_error_bound_exceeded": 19}, False, False),
+        ("calibration_error_bound_exceeded", {}, False, False),
+        ("insufficient_calibration_examples", {"insufficient_calibration_examples": 20}, False, False),
+    ],
+)
+def test_only_a_reason_that_grading_gives_for_every_ledger_and_that_speaks_of_the_judge_counts(
+    measurement: dict[str, Any], reason: str | None, refused: dict[str, int], admitted: bool, no_judge: bool
+) -> None:
+    measured = measurement["Measured"](record=None, reason=reason, votes=[], grading={"refused": refused})
+    assert measurement["admitted"](measured) is admitted
+    assert measurement["refused_as_no_judge"](measured, 20) is no_judge
 
 
 CONFIRMED, CLARIFY = "Your refund has been confirmed.", "Please clarify which purchase you mean."

@@ -173,7 +173,8 @@ def own_source(module: str, folder: Path, sources: Iterable[str] = ()) -> str:
         files = files_below(package)
     elif lone.is_file():
         if len(parts) > 1:
-            raise UnusableAgent(f"'{parts[0]}' is a module and no package: '{module}' cannot be in it")
+            hint = f": write '{parts[0]}:FUNCTION'" if parts[1:] == ["py"] else ""
+            raise UnusableAgent(f"'{parts[0]}' is a module and no package: '{module}' cannot be in it{hint}")
         files = files_below(folder, "*.py")
     else:
         raise UnusableAgent(f"there is no module '{parts[0]}': neither {lone} nor a folder of that name")

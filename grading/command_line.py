@@ -1,11 +1,15 @@
 """The command line: the only place that talks to a person. Each command loads what it needs when it runs.
 
+Standard output holds results alone: with ``--json`` one document, or nothing where a command ends with 1, 2 or 130.
+
 Exit statuses: 0 done and complete; 1 an error that is no fault of the input; 2 bad input, nothing was changed; 3 trials
 are missing or a cell failed; 4 trials are left to run, after Ctrl-C or with --only, or judgments are pending; 5
 complete, but not published; 130 ended by a second Ctrl-C.
 """
 
+import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Literal, NoReturn, cast
 
@@ -50,25 +54,36 @@ PhoenixOption = Annotated[
 ]
 OnlyOption = Annotated[
     list[str] | None,
-    typer.Option(metavar="case=..,condition=..", help="Run these cells alone. May be given several times."),
+    typer.Option(
+        metavar="case=..,condition=..",
+        help="Run the cells of this case, this condition, or both. Given several times, of any of them.",
+    ),
 ]
 StudyArgument = Annotated[
     str, typer.Argument(metavar="STUDY", help="A packaged study's name, a matrix file or a study file.")
 ]
 MatrixArgument = Annotated[
-    str | None, typer.Argument(metavar="[MATRIX]", help="Its name, number or manifest hash; the latest by default.")
+    str | None, typer.Argument(metavar="MATRIX", help="Its name, number or manifest hash; the latest by default.")
 ]
 ParallelismOption = Annotated[
     int | None, typer.Option(min=1, max=256, help="Trials at the same time; the matrix file's by default.")
 ]
 RegistryOption = Annotated[Path, typer.Option(help="Your registry: trusted reviewers and records, policy.")]
+ExpectOption = Annotated[
+    str | None,
+    typer.Option(
+        "--expect-sha256", metavar="HASH", help="The SHA-256 of the file, known from elsewhere than the file itself."
+    ),
+]
 RowsArgument = Annotated[Path, typer.Argument(help="Calibration rows, as JSON Lines.")]
 LabelInPhoenixOption = Annotated[
     str | None, typer.Option(metavar="embedded|URL", help="Label in this Phoenix; in files by default.")
 ]
-PolicyVersionOption = Annotated[str, typer.Option(help="The version of the policy that messages are judged by.")]
+PolicyVersionOption = Annotated[
+    str | None, typer.Option(help="The version of the policy that messages are judged by; by default the world's.")
+]
 WorldOption = Annotated[str, typer.Option(help="The world of the cases.")]
-CriterionOption = Annotated[str, typer.Option(help="What is judged.")]
+CriterionOption = Annotated[str | None, typer.Option(help="What is judged; by default the truth of the message.")]
 RegistryFileOption = Annotated[
     Path | None,
     typer.Option(
@@ -77,13 +92,13 @@ RegistryFileOption = Annotated[
 ]
 SlicesOption = Annotated[
     Path | None,
-    typer.Option(metavar="PLAN", help="A slice plan's file; the one that the matrix file names by default."),
+    typer.Option(
+        metavar="PLAN", help="A slice plan's file, or a packaged study's name; by default the matrix file's plan."
+    ),
 ]
 ForceOption = Annotated[bool, typer.Option("--force", help="Replace a file that is there already.")]
 DEFAULT_STORE = ".cellwise/cellwise.db"
 DEFAULT_REGISTRY = Path("registry.yaml")
-DEFAULT_POLICY_VERSION = "orders-refund-policy-v1"
-DEFAULT_CRITERION = "multi_order_customer_message_truth_v1"
 
 
 def version(asked: bool) -> None:
@@ -102,25 +117,41 @@ def options(
 
 
 @app.command(epilog="Example: cellwise init refunds, then cellwise run refunds/matrix.yaml")
-def init(folder: Annotated[Path, typer.Argument(help="A folder that does not exist yet, or is empty.")]) -> None:
-    """Write a small study of your own to start from: a matrix file, cases and an agent."""
+def init(
+    folder: Annotated[
+        str, typer.Argument(metavar="FOLDER", help="It is made where it is missing; no file is replaced.")
+    ],
+) -> None:
+    """Write a small study of your own to start from.
+
+    A matrix file, a cases file, an agent, and schemas for editors that complete the files.
+    """
     from grading.init import create_study
 
-    written = create_study(folder)
+    if not folder:
+        raise fail("init needs the name of a folder, '.' for this one")
+    written = create_study(Path(folder))
     for path in written:
         print(path)
-    print(f"Run it: cellwise run {folder / 'matrix.yaml'}", file=sys.stderr)
+    import shlex
+
+    print(f"Run it: cellwise run {shlex.quote(str(written[0]))}", file=sys.stderr)
 
 
 @app.command(epilog="Example: cellwise schema matrix > matrix.schema.json")
 def schema(
     what: Annotated[str, typer.Argument(metavar="matrix|cases|slices|policy|judge", help="Which file's schema.")],
-    world: Annotated[str, typer.Option(help="The world whose cases it is for.")] = "orders",
+    world: Annotated[str, typer.Option(metavar="WORLD", help="The world whose cases it is for.")] = "orders",
 ) -> None:
-    """Print the JSON Schema of a file you write, for editors that complete and check it."""
+    """Print the JSON Schema of a file you write.
+
+    Editors complete and check the file with it; init writes both beside a new study.
+    """
     import json
 
     from grading import schemas
+    from grading.cases import known_worlds
+    from grading.yaml_file import nearest
 
     made = {
         "matrix": schemas.matrix_schema,
@@ -131,6 +162,8 @@ def schema(
     }
     if what not in made:
         raise fail(f"there is a schema for {', '.join(made)}, none for {what}")
+    if world not in known_worlds():
+        raise fail(f"no world is called '{world}':{nearest(world, known_worlds())}")
     print(json.dumps(made[what](), indent=2))
 
 
@@ -143,7 +176,10 @@ def plan(
     store: StoreOption = DEFAULT_STORE,
     json: JsonOption = False,
 ) -> None:
-    """Show what running a study would do: trials to run, to reuse, and done already. Runs and writes nothing."""
+    """Show what running a study would do. Runs and writes nothing.
+
+    Counts the trials that are done, would run, or could be taken over with run --reuse, and says what changed.
+    """
     from grading.commands import plan as command
 
     command.plan(study, reuse=reuse, store=store, json=json)
@@ -164,8 +200,11 @@ def run(
     store: StoreOption = DEFAULT_STORE,
     json: JsonOption = False,
 ) -> None:
-    """Run a study, or each of its comparisons, grade it, publish it and print its table. What is done already is not
-    done again."""
+    """Run a study, grade it, publish it and print its table.
+
+    Of a study of comparisons, each of them. What is done already is not done again. Ctrl-C finishes the trials that
+    run; again, it stops at once.
+    """
     from grading.commands import run as command
 
     command.run(study, only=only, reuse=reuse, parallelism=parallelism, phoenix=phoenix, store=store, json=json)
@@ -180,7 +219,10 @@ def resume(
     store: StoreOption = DEFAULT_STORE,
     json: JsonOption = False,
 ) -> None:
-    """Finish a matrix that was interrupted, from the file it was started from."""
+    """Finish a matrix that was interrupted.
+
+    It goes on from the file that it was started from, which must be unchanged.
+    """
     from grading.commands import run as command
 
     command.resume(matrix, only=only, parallelism=parallelism, phoenix=phoenix, store=store, json=json)
@@ -188,7 +230,10 @@ def resume(
 
 @app.command(epilog="Example: cellwise status --json")
 def status(matrix: MatrixArgument = None, store: StoreOption = DEFAULT_STORE, json: JsonOption = False) -> None:
-    """Show what ran, what is left, what was tried again and why, and whether it is published."""
+    """Show what ran, what is left, and what was tried again.
+
+    With the reasons of lost attempts, failed cells, incidents, and whether it is published.
+    """
     from grading.commands import status as command
 
     command.status(matrix, store=store, json=json)
@@ -196,12 +241,19 @@ def status(matrix: MatrixArgument = None, store: StoreOption = DEFAULT_STORE, js
 
 @app.command(epilog="Examples: cellwise show 3 · cellwise show first-record-mutant/explicit-description/0")
 def show(
-    trial: Annotated[str, typer.Argument(help="Its planned number, or condition/case/repetition.")],
-    matrix: Annotated[str | None, typer.Option(help="Its name, number or hash; the latest by default.")] = None,
+    trial: Annotated[
+        str, typer.Argument(metavar="TRIAL", help="Its planned number, from 0, or condition/case/repetition.")
+    ],
+    matrix: Annotated[
+        str | None, typer.Option(metavar="MATRIX", help="Its name, number or hash; the latest by default.")
+    ] = None,
     store: StoreOption = DEFAULT_STORE,
     json: JsonOption = False,
 ) -> None:
-    """Show a trial's transcript as a person would read it, with its grade and attempts."""
+    """Show what the agent did in a trial, and its grade.
+
+    The transcript as a person would read it, the checks with what was observed, and every attempt.
+    """
     from grading.commands import show as command
 
     command.show(trial, matrix=matrix, store=store, json=json)
@@ -214,7 +266,10 @@ def grade(
     store: StoreOption = DEFAULT_STORE,
     json: JsonOption = False,
 ) -> None:
-    """Grade what is stored with the graders as they are now. No agent runs; earlier grades stay."""
+    """Grade what is stored with the graders as they are now.
+
+    No agent runs, and earlier grades stay: nothing is added where the graders are the same.
+    """
     from grading.commands import grade as command
 
     command.grade(matrix, registry=registry, store=store, json=json)
@@ -256,6 +311,13 @@ def compare(
         str | None, typer.Option(metavar="NAME", help="Another condition to compare with than the registered baseline.")
     ] = None,
     slices: SlicesOption = None,
+    view: Annotated[
+        str | None,
+        typer.Option(
+            metavar="structural|joint",
+            help="A pass is the contract alone, or a qualified judge's pass too, as by default with a judge.",
+        ),
+    ] = None,
     junit: Annotated[Path | None, typer.Option(metavar="FILE", help="Write JUnit XML for CI.")] = None,
     markdown: Annotated[Path | None, typer.Option(metavar="FILE", help="Write Markdown for a pull request.")] = None,
     force: ForceOption = False,
@@ -265,8 +327,18 @@ def compare(
     """Show the baseline against each candidate: what changed, by how much, and how sure that is."""
     from grading.commands import compare as command
 
+    if view not in (None, "structural", "joint"):
+        raise fail(f"--view {view}: write structural or joint")
     command.compare(
-        matrix, baseline=baseline, slices=slices, store=store, json=json, junit=junit, markdown=markdown, force=force
+        matrix,
+        baseline=baseline,
+        slices=slices,
+        view=cast("Literal['structural', 'joint'] | None", view),
+        store=store,
+        json=json,
+        junit=junit,
+        markdown=markdown,
+        force=force,
     )
 
 
@@ -352,11 +424,16 @@ def report(
 def publish(
     matrix: MatrixArgument = None,
     phoenix: PhoenixOption = "embedded",
-    thorough: Annotated[bool, typer.Option(help="Read everything back, not only what seems to have changed.")] = False,
+    thorough: Annotated[
+        bool, typer.Option("--thorough", help="Read everything back, not only what seems to have changed.")
+    ] = False,
     store: StoreOption = DEFAULT_STORE,
     json: JsonOption = False,
 ) -> None:
-    """Bring Phoenix up to date with the store. Doing it again changes nothing. PHOENIX_API_KEY is sent to a URL."""
+    """Bring Phoenix up to date with the store.
+
+    Doing it again changes nothing. The environment variable PHOENIX_API_KEY is sent to a URL.
+    """
     from grading.commands import publish as command
 
     command.publish(matrix, phoenix=phoenix, thorough=thorough, store=store, json=json)
@@ -378,16 +455,19 @@ def export_packet(
 @app.command(epilog="Example: cellwise replay packet.json --expect-sha256 HASH")
 def replay(
     packet: Annotated[Path, typer.Argument(help="A file that cellwise export wrote.")],
-    expect_sha256: Annotated[
-        str | None,
-        typer.Option(metavar="HASH", help="The SHA-256 of the file, known from elsewhere than the file itself."),
+    expect_sha256: ExpectOption = None,
+    trust_calibration: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="HASH", help="A calibration record that you trust; without it no judgment counts. Repeatable."
+        ),
     ] = None,
     json: JsonOption = False,
 ) -> None:
     """Rebuild, regrade and recompute every trial of a packet, without agent, judge or network."""
     from grading.commands import replay as command
 
-    command.replay(packet, expect_sha256=expect_sha256, json=json)
+    command.replay(packet, expect_sha256=expect_sha256, trust_calibration=trust_calibration or (), json=json)
 
 
 @app.command(epilog="Example: cellwise phoenix")
@@ -405,13 +485,17 @@ def assess(
     at: Annotated[
         str | None, typer.Option(metavar="INSTANT", help="Such as 2026-12-01T00:00:00Z; now by default.")
     ] = None,
+    packet: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="A packet in place of a matrix: replayed first, then assessed.")
+    ] = None,
+    expect_sha256: ExpectOption = None,
     store: StoreOption = DEFAULT_STORE,
     json: JsonOption = False,
 ) -> None:
     """Tell which stored judgments would count today, by your registry. Changes no grade, permits nothing."""
     from grading.commands import assess as command
 
-    command.assess(matrix, registry=registry, at=at, store=store, json=json)
+    command.assess(matrix, registry=registry, at=at, packet=packet, expect_sha256=expect_sha256, store=store, json=json)
 
 
 @calibrate.command(epilog="Example: cellwise calibrate export refunds --reviewer alice --reviewer bob --out review")
@@ -425,13 +509,12 @@ def export(
     ),
     per_group: Annotated[int, typer.Option(min=0, help="Items of each group at most; 0 for all.")] = 1,
     synthetic: Annotated[bool, typer.Option(help="Mark the rows as made up, evidence or labels.")] = False,
-    policy_version: PolicyVersionOption = DEFAULT_POLICY_VERSION,
+    policy_version: PolicyVersionOption = None,
     world: WorldOption = "orders",
-    criterion: CriterionOption = DEFAULT_CRITERION,
+    criterion: CriterionOption = None,
     store: StoreOption = DEFAULT_STORE,
 ) -> None:
     """Write what reviewers need, without verdicts, conditions or each other's labels: files, or items in Phoenix."""
-    from grading.calibration.rows import Scope
     from grading.commands import calibrate as command
 
     if group_by not in ("customer", "case", "item"):
@@ -441,7 +524,7 @@ def export(
         out=out,
         reviewers=reviewer,
         phoenix=phoenix,
-        scope=Scope(criterion=criterion, policy_version=policy_version, world=world),
+        scope=command.scope_of(world, policy_version=policy_version, criterion=criterion),
         grouping=cast("Literal['customer', 'case', 'item']", group_by),
         per_group=per_group or None,
         synthetic=synthetic,
@@ -491,16 +574,15 @@ def compile_rows(
     rows: RowsArgument,
     registry: RegistryOption = DEFAULT_REGISTRY,
     out: Annotated[Path | None, typer.Option(help="The record, a new file.")] = None,
-    policy_version: PolicyVersionOption = DEFAULT_POLICY_VERSION,
+    policy_version: PolicyVersionOption = None,
     world: WorldOption = "orders",
-    criterion: CriterionOption = DEFAULT_CRITERION,
+    criterion: CriterionOption = None,
     json: JsonOption = False,
 ) -> None:
     """Compile a calibration record, and show its errors with exact bounds and how many more rows you need."""
-    from grading.calibration.rows import Scope
     from grading.commands import calibrate as command
 
-    scope = Scope(criterion=criterion, policy_version=policy_version, world=world)
+    scope = command.scope_of(world, policy_version=policy_version, criterion=criterion)
     command.compile_(rows, registry=registry, scope=scope, out=out, json=json)
 
 
@@ -532,20 +614,25 @@ def held_out_rows(
 
 def main() -> NoReturn:
     """The console script."""
+    for stream in (sys.stdout, sys.stderr):
+        # A terminal that lacks a character gets its escape, not a traceback.
+        with suppress(AttributeError, ValueError):
+            stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     try:
-        app()
+        app(prog_name="cellwise")
     except KeyboardInterrupt:
         print("cellwise: stopped", file=sys.stderr)
         sys.exit(INTERRUPTED)
     except BrokenPipeError:
         # Whoever read our output has had enough, as with head(1).
-        sys.stderr.close()
+        _abandon_output()
         sys.exit(1)
     except Exception as error:
         code = exit_code(error)
         if code is None:
             raise
         print(f"cellwise: {error}", file=sys.stderr)
+        _abandon_output()
         sys.exit(code)
     raise AssertionError("typer exits by itself")
 
@@ -556,7 +643,7 @@ def exit_code(error: Exception) -> int | None:
     from grading.store import NotFound, StoreError
     from grading.yaml_file import FileError
 
-    if isinstance(error, FileError | NotFound | StoreError | JudgeMisconfigured):
+    if isinstance(error, FileError | NotFound | JudgeMisconfigured):
         return BAD_INPUT
     from grading.arms import NotAComparison
     from grading.calibration.importing import ReviewsRefused
@@ -566,9 +653,20 @@ def exit_code(error: Exception) -> int | None:
 
     if isinstance(error, NotAComparison | PacketRefused | ReviewsRefused | RowsRefused | SplitRefused):
         return BAD_INPUT
+    # A store that could be opened, a disk or a device that refuses later: no fault of the input.
+    if isinstance(error, StoreError | OSError):
+        return 1
     from grading.runner import WorkersFailing
 
     return 1 if isinstance(error, WorkersFailing) else None
+
+
+def _abandon_output() -> None:
+    """Lets the interpreter end without another complaint about what could not be written."""
+    try:
+        sys.stdout.flush()
+    except (OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
 if __name__ == "__main__":

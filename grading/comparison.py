@@ -15,7 +15,9 @@ from typing import Literal
 from grading.cost import CostTotal
 from grading.cost import total as cost_total
 from grading.facts import TrialFacts, trial_facts
+from grading.judging import spent_on
 from grading.manifest import Manifest
+from grading.semantic import Semantic, SemanticTally
 from grading.statistics import paired
 from grading.statistics.decision_rule import Rule
 from grading.statistics.latency import Latency, latency
@@ -49,7 +51,7 @@ class Arm:
     contract: Rate
     completed: Rate
     joint: Rate
-    """Contract and a qualified judge's pass, of the trials that a qualified judge decided."""
+    """Contract and a qualified judge's pass; none observed where there is no judge."""
     wrong_order_commits: int
     avoidable_questions: int
     latency: Latency
@@ -59,14 +61,28 @@ class Arm:
     calls: float | None
     """Mean over the trials with a ledger, as ``turns``."""
     turns: float | None
-    cost: CostTotal
-    qualified_messages: int
+    agent_cost: CostTotal
+    judge_cost: CostTotal
+    """What the trials carry for their judgments, whoever paid for the calls; no component where there is no judge."""
+    messages: SemanticTally
+    """What the judge's judgments came to; where there is no judge, all are unqualified."""
     disagreeing: tuple[str, ...]
     """Cases whose repetitions did not all get the same verdict."""
 
     @property
     def coverage(self) -> float:
         return self.contract.observed / self.planned
+
+    @property
+    def qualified_messages(self) -> int:
+        """Messages on which the word of a judge counts, an abstention too."""
+        states = self.messages.states
+        return states["qualified_pass"] + states["qualified_fail"] + states["qualified_abstention"]
+
+    @property
+    def cost(self) -> CostTotal:
+        """Agent and judge."""
+        return self.agent_cost + self.judge_cost
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +94,14 @@ class PairChange:
     repetition: int
     baseline: TrialFacts
     candidate: TrialFacts
+
+    def why(self, view: View) -> list[str]:
+        """The checks that the side failed which did not pass and, in the joint view, what its message came to."""
+        side = self.candidate if self.change == "regressed" else self.baseline
+        failed = list(side.failed_checks)
+        if view == "joint" and side.message != "qualified_pass":
+            failed.append(f"message: {side.message.replace('_', ' ')}")
+        return failed
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +127,9 @@ class CandidateComparison:
     candidate: str
     pairs: tuple[Pair, ...] = field(repr=False)
     description: Description
-    """Of the pairs that came back."""
+    """In the comparison's view, of the pairs that came back."""
+    structural: Description
+    """By the contract alone, whatever the view."""
     decision: paired.Comparison | None
     """Missing trials taken as the worst case, Holm's method over all candidates; None where a pair is not eligible."""
     changes: tuple[PairChange, ...] = field(repr=False)
@@ -129,6 +155,8 @@ class MatrixComparison:
     """By kind."""
     lost: dict[str, int]
     """Lost attempts by reason."""
+    judge_spent: CostTotal | None
+    """The money that left for judging this matrix, once for each call; None where there is no judge."""
     facts: tuple[TrialFacts, ...] = field(repr=False)
 
     @property
@@ -140,8 +168,18 @@ class MatrixComparison:
         return sum(arm.contract.observed for arm in self.arms)
 
     @property
+    def pending(self) -> int:
+        """Trials with a verdict whose message is still to be judged."""
+        return sum(one.message == "pending" and one.passed is not None for one in self.facts)
+
+    @property
     def complete(self) -> bool:
-        return self.observed == self.planned
+        return self.observed == self.planned and not self.pending
+
+    @property
+    def cost(self) -> CostTotal:
+        """Of all trials, agent and judge."""
+        return sum((arm.cost for arm in self.arms), CostTotal())
 
     @property
     def coverage(self) -> float:
@@ -162,6 +200,7 @@ class Circumstances:
     """By reason."""
     incidents: dict[str, int] = field(default_factory=dict)
     """By kind."""
+    judge_spent: CostTotal | None = None
 
 
 def compare_matrix(
@@ -179,11 +218,14 @@ def compare_matrix(
     manifest = Manifest.from_document(reading.manifest(store, matrix.id))
     # Before anything is read: a refusal should not take as long as an answer.
     chosen = _baseline(manifest, baseline, describe_alone)
+    view = check_view(manifest, view)
+    judge = manifest.judge.configuration_hash() if manifest.judge is not None else None
     around = Circumstances(
         discarded=reading.discarded_after_consequential_call(store, matrix.id),
         lost_by_condition=reading.lost_attempts_by_condition(store, matrix.id),
         lost=reading.lost_attempts(store, matrix.id),
         incidents=dict(sorted(Counter(one.kind for one in reading.incidents(store, matrix.id)).items())),
+        judge_spent=spent_on(store, matrix.id, judge) if judge is not None else None,
     )
     with _uncollected():
         facts = trial_facts(store, matrix, manifest)
@@ -212,7 +254,7 @@ def compare_facts(
         NotComparable: there is no baseline, or nothing beside it.
     """
     chosen = _baseline(manifest, baseline, describe_alone)
-    view = view or ("joint" if manifest.judge is not None else "structural")
+    view = view or check_view(manifest, None)
     names = [condition.name for condition in manifest.conditions]
     listed = tuple(facts)
     of: dict[str, list[TrialFacts]] = {name: [] for name in names}
@@ -221,6 +263,7 @@ def compare_facts(
     candidates = [name for name in names if name != chosen] if chosen is not None else []
     base = of[chosen] if chosen is not None else []
     pairs = {name: pair_up(base, of[name], view) for name in candidates}
+    structural = pairs if view == "structural" else {name: pair_up(base, of[name], "structural") for name in candidates}
     eligible = {name: found for name, found in pairs.items() if all(pair.eligible for pair in found)}
     decisions = compare_candidates(eligible, rule_of(manifest))
     return MatrixComparison(
@@ -236,7 +279,8 @@ def compare_facts(
             CandidateComparison(
                 candidate=name,
                 pairs=pairs[name],
-                description=describe(pairs[name]),
+                description=(description := describe(pairs[name])),
+                structural=description if view == "structural" else describe(structural[name]),
                 decision=decisions.get(name),
                 changes=_changes(base, of[name], view),
                 order=_run_order(base, of[name]),
@@ -246,6 +290,7 @@ def compare_facts(
         exploratory=tuple(_exploratory(manifest, chosen, listed)) if chosen is not None else (),
         incidents=around.incidents,
         lost=around.lost,
+        judge_spent=around.judge_spent,
         facts=listed,
     )
 
@@ -276,15 +321,31 @@ def pair_up(baseline: Iterable[TrialFacts], candidate: Iterable[TrialFacts], vie
             repetition=one.repetition,
             baseline=outcome(one, view),
             candidate=outcome(other, view),
-            eligible=view == "structural" or (one.judged and other.judged),
+            eligible=pair_counts(one, other, view),
         )
         for one in baseline
         for other in (others[one.case, one.repetition],)
     )
 
 
+def pair_counts(one: TrialFacts, other: TrialFacts, view: View) -> bool:
+    """In the joint view only pairs of which a qualified judge decided both messages."""
+    return view == "structural" or (one.judged and other.judged)
+
+
 def outcome(one: TrialFacts, view: View) -> bool | None:
     return one.passed if view == "structural" else one.joint
+
+
+def check_view(manifest: Manifest, asked: View | None) -> View:
+    """What counts as a pass: what was asked for; by default joint where the manifest names a judge.
+
+    Raises:
+        NotComparable: the joint view of a matrix without a judge.
+    """
+    if asked == "joint" and manifest.judge is None:
+        raise NotComparable(f"{manifest.name} has no judge: there is a structural view alone")
+    return asked or ("joint" if manifest.judge is not None else "structural")
 
 
 def _baseline(manifest: Manifest, asked: str | None, describe_alone: bool) -> str | None:
@@ -322,8 +383,10 @@ def _exploratory(manifest: Manifest, baseline: str, facts: Iterable[TrialFacts])
 
 def _arm(name: str, trials: Sequence[TrialFacts], lost: int, discarded: int) -> Arm:
     verdicts: dict[str, set[bool | None]] = {}
+    messages = SemanticTally()
     for one in trials:
         verdicts.setdefault(one.case, set()).add(one.passed)
+        messages.add(one.verdict or "unscored", Semantic(one.message, one.message_reason))
     calls = [one.calls for one in trials if one.calls is not None]
     turns = [one.turns for one in trials if one.turns is not None]
     unscored = sum(one.verdict == "unscored" for one in trials if one.state != "missing")
@@ -347,8 +410,9 @@ def _arm(name: str, trials: Sequence[TrialFacts], lost: int, discarded: int) -> 
         elapsed=latency(None if one.elapsed_ms is None else max(0, one.elapsed_ms) for one in trials),
         calls=sum(calls) / len(calls) if calls else None,
         turns=sum(turns) / len(turns) if turns else None,
-        cost=cost_total(one.cost for one in trials),
-        qualified_messages=sum(one.message != "unqualified" for one in trials),
+        agent_cost=cost_total(one.cost for one in trials),
+        judge_cost=cost_total(one.judge_cost for one in trials if one.judge_cost is not None),
+        messages=messages,
         disagreeing=tuple(case for case, found in verdicts.items() if {True, False} <= found),
     )
 
@@ -359,7 +423,7 @@ def _changes(baseline: Iterable[TrialFacts], candidate: Iterable[TrialFacts], vi
     for one in baseline:
         other = others[one.case, one.repetition]
         before, after = outcome(one, view), outcome(other, view)
-        if before is not None and after is not None and before != after:
+        if before is not None and after is not None and before != after and pair_counts(one, other, view):
             found.append(PairChange("fixed" if after else "regressed", one.case, one.repetition, one, other))
     return tuple(found)
 

@@ -31,6 +31,8 @@ def to_json(found: MatrixComparison, sliced: Sequence[Sliced] = ()) -> dict[str,
             _candidate(candidate, sliced[position] if position < len(sliced) else None)
             for position, candidate in enumerate(found.candidates)
         ],
+        "cost": cost(found.cost),
+        "judge_spent": None if found.judge_spent is None else cost(found.judge_spent),
         "lost_attempts": found.lost,
         "incidents": found.incidents,
     }
@@ -50,7 +52,14 @@ def _arm(arm: Arm) -> dict[str, Any]:
         "completed": _rate(arm.completed),
         "joint": _rate(arm.joint),
         "qualified_messages": arm.qualified_messages,
-        "unqualified_messages": arm.planned - arm.qualified_messages,
+        "unqualified_messages": arm.messages.states["unqualified"],
+        "messages": {
+            "qualified_pass": arm.messages.states["qualified_pass"],
+            "qualified_fail": arm.messages.states["qualified_fail"],
+            "qualified_abstention": arm.messages.states["qualified_abstention"],
+            "unqualified": dict(sorted(arm.messages.unqualified.items())),
+            "pending": dict(sorted(arm.messages.pending.items())),
+        },
         "wrong_order_commits": arm.wrong_order_commits,
         "avoidable_questions": arm.avoidable_questions,
         "latency_ms": asdict(arm.latency),
@@ -58,6 +67,8 @@ def _arm(arm: Arm) -> dict[str, Any]:
         "mean_calls": arm.calls,
         "mean_turns": arm.turns,
         "cost": cost(arm.cost),
+        "agent_cost": cost(arm.agent_cost),
+        "judge_cost": cost(arm.judge_cost),
         "repetitions_disagree": list(arm.disagreeing),
     }
 
@@ -68,6 +79,7 @@ def _candidate(candidate: CandidateComparison, sliced: Sliced | None) -> dict[st
         "verdict": None if candidate.decision is None else candidate.decision.verdict,
         "comparison": _comparison(candidate.decision),
         **_description(candidate.description),
+        "structural": _description(candidate.structural),
         "changes": [
             {
                 "change": change.change,
@@ -75,6 +87,8 @@ def _candidate(candidate: CandidateComparison, sliced: Sliced | None) -> dict[st
                 "repetition": change.repetition,
                 "baseline_failed": list(change.baseline.failed_checks),
                 "candidate_failed": list(change.candidate.failed_checks),
+                "baseline_message": change.baseline.message,
+                "candidate_message": change.candidate.message,
             }
             for change in candidate.changes
         ],

@@ -6,14 +6,16 @@ a terminal, Markdown or XML would obey is shown as text.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import get_args
 from xml.etree import ElementTree
 
 from grading.comparison import Arm, CandidateComparison, MatrixComparison
 from grading.cost import CostTotal, dollar_text
+from grading.judge.judgment import SemanticState
 from grading.matrix_file import SyntheticProfile
 from grading.slices import Sliced
 from grading.statistics import paired
-from grading.statistics.rates import Rate
+from grading.statistics.rates import Description, Rate
 from grading.visible import visible
 
 SHOWN_CASES = 20
@@ -31,10 +33,12 @@ class Section:
 def sections(found: MatrixComparison, sliced: Sequence[Sliced | None] = ()) -> list[Section]:
     """Everything that is shown, in its order. ``sliced`` has one entry for each candidate, or none at all."""
     listed = [_coverage(found), _arms(found)]
+    if found.manifest.judge is not None:
+        listed += [_messages(found), _costs(found)]
     for position, candidate in enumerate(found.candidates):
         listed.append(_difference(found, candidate))
         if candidate.changes:
-            listed.append(_changes(candidate))
+            listed.append(_changes(found, candidate))
         of_slices = sliced[position] if position < len(sliced) else None
         if of_slices is not None:
             listed.append(_slices(candidate, of_slices))
@@ -88,8 +92,10 @@ def junit(found: MatrixComparison) -> bytes:
             ("baseline", found.baseline or "none"),
             ("coverage", _coverage_words(found)),
             ("verdict", _verdict(candidate)),
+            ("view", found.view),
+            *((f"messages of {arm.name}", _states_words(arm)) for arm in found.arms),
         ):
-            ElementTree.SubElement(properties, "property", name=name, value=visible(value))
+            ElementTree.SubElement(properties, "property", name=visible(name), value=visible(value))
         counts = {"failure": 0, "error": 0, "skipped": 0}
 
         def test(name: str, kind: str | None, message: str, suite: ElementTree.Element = suite) -> None:
@@ -100,7 +106,8 @@ def junit(found: MatrixComparison) -> bytes:
                 ElementTree.SubElement(case, kind, message=visible(message))
 
         missing = found.planned - found.observed
-        test("coverage", "error" if missing else None, _coverage_words(found))
+        pending = f"; {_count(found.pending, 'message')} still to be judged" if found.pending else ""
+        test("coverage", "error" if missing or pending else None, _coverage_words(found) + pending)
         for change in candidate.description.changes:
             if change.regressed:
                 test(change.case, "failure", f"{_count(change.regressed, 'pair')} regressed, {change.fixed} fixed")
@@ -146,11 +153,23 @@ def cost_words(total: CostTotal) -> str:
 def _coverage(found: MatrixComparison) -> Section:
     section = Section("Coverage" if found.complete else "Coverage: INCOMPLETE")
     section.remarks.append(_coverage_words(found))
-    if not found.complete:
+    if found.view == "joint":
+        section.remarks.append(
+            "what counts as a pass: the contract, and a qualified judge's pass of the message (joint)"
+        )
+    if found.pending:
+        section.remarks.append(
+            f"{_count(found.pending, 'message')} still to be judged: cellwise judge {found.matrix.name}"
+        )
+    if found.observed < found.planned:
         section.remarks.append("a trial without a verdict is never a pass; the decision takes it as the worst case")
     for reason in found.exploratory:
         section.remarks.append(f"exploratory: {reason}")
     return section
+
+
+def _states_words(arm: Arm) -> str:
+    return ", ".join(f"{count} {state.replace('_', ' ')}" for state, count in sorted(arm.messages.states.items()))
 
 
 def _coverage_words(found: MatrixComparison) -> str:
@@ -165,9 +184,10 @@ def _coverage_words(found: MatrixComparison) -> str:
 
 
 def _arms(found: MatrixComparison) -> Section:
+    judged = found.manifest.judge is not None
     header = [
-        "condition", "trials", "contract", "completed", "wrong-order commits", "avoidable questions",
-        "p50 ms", "p95 ms", "calls", "turns", "cost",
+        "condition", "trials", "contract", *(["semantic", "joint"] if judged else []), "completed",
+        "wrong-order commits", "avoidable questions", "p50 ms", "p95 ms", "calls", "turns", "cost",
     ]  # fmt: skip
     extras = [
         (title, counts)
@@ -181,7 +201,10 @@ def _arms(found: MatrixComparison) -> Section:
         )
         if any(counts)
     ]
-    rows = [_arm_row(arm) + [str(counts[position]) for _, counts in extras] for position, arm in enumerate(found.arms)]
+    rows = [
+        _arm_row(arm, judged) + [str(counts[position]) for _, counts in extras]
+        for position, arm in enumerate(found.arms)
+    ]
     section = Section("Conditions", table=[header + [title for title, _ in extras], *rows])
     if isinstance(found.manifest.measurement_profile, SyntheticProfile):
         measured = ", ".join(f"{arm.name} p50 {_ms(arm.elapsed.p50)}, p95 {_ms(arm.elapsed.p95)}" for arm in found.arms)
@@ -195,11 +218,45 @@ def _arms(found: MatrixComparison) -> Section:
     return section
 
 
-def _arm_row(arm: Arm) -> list[str]:
+def _messages(found: MatrixComparison) -> Section:
+    """The states apart: none of them stands for another one, and none but the first is a pass."""
+    section = Section("Messages, by the judge's qualified word")
+    section.table = [["condition", "pass", "fail", "abstained", "unqualified", "pending"]]
+    for arm in found.arms:
+        section.table.append([arm.name, *(str(arm.messages.states[state]) for state in get_args(SemanticState))])
+        for name, reasons in (("unqualified", arm.messages.unqualified), ("pending", arm.messages.pending)):
+            told = ", ".join(f"{count} {reason}" for reason, count in sorted(reasons.items()))
+            if told:
+                section.remarks.append(f"{arm.name}, {name}: {told}")
+    return section
+
+
+def _costs(found: MatrixComparison) -> Section:
+    """What agent and judge cost apart, and together."""
+    section = Section("Costs")
+    section.table = [["condition", "agent", "judge", "both"]]
+    section.table += [
+        [arm.name, cost_words(arm.agent_cost), cost_words(arm.judge_cost), cost_words(arm.cost)] for arm in found.arms
+    ]
+    total = found.cost
+    section.remarks.append(
+        f"in all: ${dollar_text(total.known_subtotal)} known, {_count(total.unknown, 'component')} unknown, "
+        f"{total.not_dispatched} not dispatched; complete: "
+        + ("unknown" if total.complete is None else f"${dollar_text(total.complete)}")
+    )
+    if found.judge_spent is not None:
+        calls = found.judge_spent.known + found.judge_spent.unknown
+        told = f": {cost_words(found.judge_spent)}" if calls else ""
+        section.remarks.append(f"money spent on judging, once for each call: {_count(calls, 'call')}{told}")
+    return section
+
+
+def _arm_row(arm: Arm, judged: bool) -> list[str]:
     return [
         arm.name,
         f"{arm.contract.observed}/{arm.planned}",
         _rate(arm.contract),
+        *([str(arm.messages.states["qualified_pass"]), _rate(arm.joint)] if judged else []),
         _rate(arm.completed),
         str(arm.wrong_order_commits),
         str(arm.avoidable_questions),
@@ -214,9 +271,11 @@ def _arm_row(arm: Arm) -> list[str]:
 def _difference(found: MatrixComparison, candidate: CandidateComparison) -> Section:
     about = candidate.description
     section = Section(f"{candidate.candidate} against {found.baseline}: {_verdict(candidate)}")
+    views = (
+        [("pairs", about)] if found.view == "structural" else [("joint", about), ("structural", candidate.structural)]
+    )
+    section.remarks += [_pair_words(title, each) for title, each in views]
     section.remarks += [
-        f"pairs: {about.regressed} regressed, {about.fixed} fixed, {about.unchanged} unchanged"
-        + (f", {about.missing} without both verdicts" if about.missing else ""),
         _difference_words(candidate),
         *bounds_words(candidate.decision),
     ]
@@ -227,6 +286,15 @@ def _difference(found: MatrixComparison, candidate: CandidateComparison) -> Sect
             f"median gap between the two starts {order.median_gap_ms:.0f} ms"
         )
     return section
+
+
+def _pair_words(title: str, about: Description) -> str:
+    words = f"{title}: {about.regressed} regressed, {about.fixed} fixed, {about.unchanged} unchanged"
+    if about.missing:
+        words += f", {about.missing} without both verdicts"
+    if about.eligible_pairs < about.pairs:
+        words += f", {about.pairs - about.eligible_pairs} of {about.pairs} pairs without two qualified verdicts"
+    return words
 
 
 def _difference_words(candidate: CandidateComparison) -> str:
@@ -261,13 +329,12 @@ def bounds_words(decision: paired.Comparison | None) -> list[str]:
     return lines
 
 
-def _changes(candidate: CandidateComparison) -> Section:
+def _changes(found: MatrixComparison, candidate: CandidateComparison) -> Section:
     changed = [one for one in candidate.description.changes if one.regressed or one.fixed]
     changed.sort(key=lambda one: (-one.regressed, -one.fixed))
     failed: dict[str, dict[str, None]] = {}
     for change in candidate.changes:
-        checks = change.candidate if change.change == "regressed" else change.baseline
-        failed.setdefault(change.case, {}).update(dict.fromkeys(checks.failed_checks))
+        failed.setdefault(change.case, {}).update(dict.fromkeys(change.why(found.view)))
     header = ["case", "change", "regressed", "fixed", "unchanged", "missing", "failed checks"]
     rows = [
         [

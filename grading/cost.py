@@ -41,11 +41,24 @@ NOT_DISPATCHED = Cost("not_dispatched")
 class CostTotal:
     """A sum that says what it is a sum of."""
 
-    known_subtotal: int
+    known_subtotal: int = 0
     """Micro-dollars of the known components."""
-    known: int
-    unknown: int
-    not_dispatched: int
+    known: int = 0
+    unknown: int = 0
+    not_dispatched: int = 0
+
+    def __add__(self, other: "CostTotal") -> "CostTotal":
+        """Of both together.
+
+        Raises:
+            ValueError: the known subtotal is more than ``LARGEST``.
+        """
+        return CostTotal(
+            _at_most_largest(self.known_subtotal + other.known_subtotal),
+            self.known + other.known,
+            self.unknown + other.unknown,
+            self.not_dispatched + other.not_dispatched,
+        )
 
     @property
     def complete(self) -> int | None:
@@ -98,9 +111,13 @@ def total(components: Iterable[Cost]) -> CostTotal:
     for component in components:
         counts[component.state] += 1
         subtotal += component.micro_dollars or 0
+    return CostTotal(_at_most_largest(subtotal), counts["known"], counts["unknown"], counts["not_dispatched"])
+
+
+def _at_most_largest(subtotal: int) -> int:
     if subtotal > LARGEST:
         raise ValueError(f"the total is more than the largest that can be kept, {dollar_text(LARGEST)} dollars")
-    return CostTotal(subtotal, counts["known"], counts["unknown"], counts["not_dispatched"])
+    return subtotal
 
 
 def total_spent(calls: Iterable[tuple[str, Cost]]) -> CostTotal:

@@ -6,6 +6,7 @@ hold); otherwise the candidate passes the lab, which authorizes nothing beyond i
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Annotated, Literal, get_args
@@ -14,6 +15,7 @@ from pydantic import Field
 
 from grading.comparison import MatrixComparison, NotComparable
 from grading.policy import LoadedPolicy, Moment, moment
+from grading.redaction import Redactor
 from grading.slices import Slice, slice_up
 from grading.statistics import paired
 from grading.statistics.decision_rule import Verdict
@@ -59,6 +61,8 @@ class Receipt(WireModel):
 
     version: Literal[1] = 1
     comparison: str
+    view: Literal["structural", "joint"]
+    """What counted as a pass."""
     policy: str
     baseline: str
     candidate: str
@@ -120,7 +124,8 @@ def decide(found: MatrixComparison, loaded: LoadedPolicy, now: datetime, earlier
     if found.manifest.slice_plan is not None:
         plan = found.manifest.slice_plan
         sliced = slice_up(plan, candidate.pairs, rule, registered_plan=plan, view=found.view)
-        required = [one for one in sliced.slices if one.required]
+        redactor = Redactor(found.manifest.redaction)
+        required = [replace(one, name=redactor.text(one.name)) for one in sliced.slices if one.required]
     components = components_of(found, loaded)
     times = _times(loaded, now)
     changed = _changed(components, policy.components, "the policy names")
@@ -149,6 +154,7 @@ def decide(found: MatrixComparison, loaded: LoadedPolicy, now: datetime, earlier
     body = {
         "version": 1,
         "comparison": found.matrix.name,
+        "view": found.view,
         "policy": policy.name,
         "baseline": found.baseline,
         "candidate": candidate.candidate,
@@ -182,7 +188,9 @@ def components_of(found: MatrixComparison, loaded: LoadedPolicy) -> dict[str, st
         "simulator": manifest.simulator.source,
         "cases": canonical_hash([case.model_dump(mode="json") for case in manifest.cases]),
         "statistics": source_hash("grading.statistics"),
-        "decision": sha256("".join(source_hash(f"grading.{one}") for one in ("comparison", "decision")).encode()),
+        "decision": sha256(
+            "".join(source_hash(f"grading.{one}") for one in ("comparison", "decision", "semantic")).encode()
+        ),
         "evidence": canonical_hash([[one.sequence, one.ledger_hash, one.verdict] for one in found.facts]),
     }
     for condition in manifest.conditions:
@@ -191,6 +199,7 @@ def components_of(found: MatrixComparison, loaded: LoadedPolicy) -> dict[str, st
     named["graders"] = canonical_hash(versions)
     if manifest.judge is not None:
         named["judge"] = canonical_hash(manifest.model_dump(mode="json")["judge"])
+        named["judgments"] = canonical_hash([[one.sequence, one.message, one.message_reason] for one in found.facts])
     if manifest.slice_plan is not None:
         named["slice_plan"] = canonical_hash(manifest.slice_plan.model_dump(mode="json"))
     for one in loaded.prerequisites:

@@ -4,21 +4,24 @@ A trial without a verdict stays in: it is missing, unfinished or unscored, and n
 """
 
 from collections.abc import Iterator
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import orjson
 
 from grading.cost import NOT_DISPATCHED, UNKNOWN, Cost, known
+from grading.judge.judgment import NOT_JUDGED, SemanticState
 from grading.manifest import Manifest
 from grading.matrix_file import SyntheticProfile
+from grading.results import semantics
+from grading.semantic import Semantic, joint
 from grading.store import Store, reading
+from grading.store.attempts import batches
 from grading.store.tables import TrialState, Verdict
-
-MessageState = Literal["qualified_pass", "qualified_fail", "qualified_abstention", "unqualified"]
-"""What a qualified judge said of the message. The four never stand for each other."""
 
 NO_JUDGE = "no_judge"
 """Why a message is unqualified where the manifest names no judge."""
+NO_MESSAGE = "no_message"
+"""Why it is where the trial is missing: there will be no message to judge."""
 
 _BATCH = 1000
 _PASSED: dict[Verdict | None, bool] = {"passed": True, "failed": False}
@@ -60,15 +63,18 @@ class TrialFacts(NamedTuple):
     reused: bool
     """Taken over from another matrix."""
     ledger_bytes: int
-    message: MessageState = "unqualified"
+    message: SemanticState = "unqualified"
+    """What the registered judge's judgment comes to. The states never stand for each other."""
     message_reason: str | None = NO_JUDGE
+    judge_cost: Cost | None = None
+    """The component that this trial carries, whoever paid for it; ``None`` where there is no judge."""
 
     @property
     def joint(self) -> bool | None:
-        """Structural pass and qualified pass; ``None`` where either is not known."""
-        if self.passed is None or not self.judged:
+        """Structural pass and qualified pass; ``None`` where that is still open, and where there is no judge."""
+        if self.message_reason == NO_JUDGE:
             return None
-        return self.passed and self.message == "qualified_pass"
+        return _PASSED.get(joint(self.verdict or "unscored", Semantic(self.message, self.message_reason)))
 
     @property
     def judged(self) -> bool:
@@ -81,7 +87,8 @@ def trial_facts(store: Store, matrix: reading.Matrix, manifest: Manifest) -> Ite
     customers = {member.case: member.customer for member in manifest.population}
     profile = manifest.measurement_profile
     checks_read: dict[str, dict[str, Any]] = {}
-    for trial in reading.trials(store, matrix.id, ledgers=True, grades=True, batch=_BATCH):
+    judge = manifest.judge.configuration_hash() if manifest.judge is not None else None
+    for trial, judged in _judged(store, matrix, judge):
         graded = next((one for one in trial.grades if one.grader == "structural"), None)
         counters: dict[str, Any] = {}
         verdict = graded.verdict if graded is not None else None
@@ -123,7 +130,26 @@ def trial_facts(store: Store, matrix: reading.Matrix, manifest: Manifest) -> Ite
             grader_version=graded.version if graded is not None else None,
             reused=trial.reused_from is not None,
             ledger_bytes=len(trial.ledger) if trial.ledger is not None else 0,
+            message=judged.state if judged is not None else "unqualified",
+            message_reason=judged.reason if judged is not None else NO_JUDGE,
+            judge_cost=judged.cost if judged is not None else None,
         )
+
+
+def _judged(store: Store, matrix: reading.Matrix, judge: str | None) -> Iterator[tuple[reading.Trial, Semantic | None]]:
+    """Every trial, and where there is a judge, what its judgment comes to."""
+    trials = reading.trials(store, matrix.id, ledgers=True, grades=True, batch=_BATCH)
+    if judge is None:
+        yield from ((trial, None) for trial in trials)
+        return
+    for batch in batches(trials, _BATCH):
+        found = semantics(store, batch, judge)
+        for trial in batch:
+            yield trial, found.get(trial.id) or _without_message(trial)
+
+
+def _without_message(trial: reading.Trial) -> Semantic:
+    return Semantic("unqualified", NO_MESSAGE) if trial.state == "missing" else Semantic("pending", NOT_JUDGED)
 
 
 def _checks(text: str) -> dict[str, Any]:

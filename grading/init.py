@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import tempfile
 from contextlib import suppress
@@ -19,11 +20,16 @@ def create_study(folder: Path) -> list[Path]:
     Raises:
         FileError: where a file is there already or cannot be written; then nothing was.
     """
-    contents = _contents()
+    contents = _contents(folder)
     targets = {folder / name: content for name, content in contents.items()}
-    if folder.exists() and not folder.is_dir():
-        raise FileError(folder, None, None, "is no folder: name another one")
-    there = [path for path in targets if path.exists() or path.is_symlink()]
+    try:
+        there = [path for path in targets if path.exists() or path.is_symlink()]
+        if folder.is_symlink() and not folder.exists():
+            raise FileError(folder, None, None, "is a link that leads nowhere: name another folder")
+        if folder.exists() and not folder.is_dir():
+            raise FileError(folder, None, None, "is no folder: name another one")
+    except OSError as error:
+        raise FileError(error.filename or folder, None, None, f"cannot be made: {error.strerror}") from error
     if there:
         message = "is there already, nothing was written: name another folder"
         raise FileError.together(FileError(path, None, None, message) for path in there)
@@ -38,13 +44,20 @@ def create_study(folder: Path) -> list[Path]:
     return list(targets)
 
 
-def _contents() -> dict[str, str]:
+def _contents(folder: Path) -> dict[str, str]:
     from grading.schemas import cases_schema, matrix_schema
 
     contents = {name: (_TEMPLATES / name).read_text("utf-8") for name in ("matrix.yaml", "cases.yaml", "agent.py")}
+    contents["matrix.yaml"] = contents["matrix.yaml"].replace("name: my-study\n", f"name: {_study_name(folder)}\n", 1)
     contents["schemas/matrix.schema.json"] = json.dumps(matrix_schema(), indent=2) + "\n"
     contents["schemas/cases.schema.json"] = json.dumps(cases_schema(_WORLD), indent=2) + "\n"
     return contents
+
+
+def _study_name(folder: Path) -> str:
+    """The folder's name as a study's: two new studies in one store shall not pass for one that was changed."""
+    words = re.sub(r"[^a-z0-9]+", "-", folder.resolve().name.lower())
+    return words.strip("-")[:63].strip("-") or "my-study"
 
 
 def _create(folder: Path, contents: dict[str, str]) -> None:

@@ -27,7 +27,16 @@ from grading.judge.configuration import (
     RegisteredJudge,
     configuration_hash,
 )
-from grading.judge.judgment import CostComponent, Judgment, Receipt, Vote, binding, carried
+from grading.judge.judgment import (
+    BUDGET,
+    JUDGE_UNAVAILABLE,
+    CostComponent,
+    Judgment,
+    Receipt,
+    Vote,
+    binding,
+    carried,
+)
 from grading.judge.qualification import CONFIGURATION_MISMATCH, Qualification, Uncalibrated
 from grading.manifest import Manifest
 from grading.projection import semantic
@@ -35,8 +44,6 @@ from grading.redaction import Redactor
 from grading.store import Store, judgments, reading
 from simulator.canonical import canonical, sha256
 
-JUDGE_UNAVAILABLE = "judge_unavailable"
-BUDGET = "budget"
 _GROUP = 100
 """Judgments in one commit, at most, and"""
 _GROUP_SECONDS = 1.0
@@ -101,6 +108,11 @@ def load_judge(registered: RegisteredJudge) -> Judge:
 
     assert registered.connection is not None
     return OpenAIJudge(registered.configuration, registered.connection)
+
+
+def spent_on(store: Store, matrix_id: int, configuration_hash: str) -> CostTotal:
+    """The money that left for a judge's calls for a matrix, once for each call, whoever uses its answer."""
+    return total_spent(_costs(judgments.calls(store, matrix_id, configuration_hash)))
 
 
 def judge_matrix(
@@ -233,9 +245,7 @@ class _Judging:
                 self._write()
                 raise
         self._write()
-        self._outcome.spent = total_spent(
-            _costs(judgments.calls(self._store, self._matrix.id, self._configuration_hash))
-        )
+        self._outcome.spent = spent_on(self._store, self._matrix.id, self._configuration_hash)
         return self._outcome
 
     @cached_property

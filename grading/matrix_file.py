@@ -200,7 +200,10 @@ def case_files(document: Document, matrix: MatrixFile) -> list[Path]:
     problems = [] if entries else [document.error(("cases",), "names no cases file: write for example cases.yaml")]
     for index, entry in enumerate(entries):
         where = ("cases",) if isinstance(matrix.cases, str) else ("cases", index)
-        paths, problem = _cases_of(folder, entry)
+        try:
+            paths, problem = _cases_of(folder, entry)
+        except OSError as error:
+            paths, problem = [], f"'{entry[:60]}' cannot be read: {error.strerror}"
         if problem is not None:
             problems.append(document.error(where, problem))
         for path in paths:

@@ -136,7 +136,8 @@ def _call(number: int, call: Mapping[str, Any], time: Mapping[str, Any] | None, 
     if call["tool"] == ASK_TOOL and "result" in call:
         head.append("asks the customer", "bold")
         yield Line(2, head.append(f"  {when}", "dim"))
-        yield from _said(str(call["arguments"]["question"]), 5, "")
+        # A redaction may have changed the argument's name; it has no other.
+        yield from _said(str(next(iter(call["arguments"].values()), "")), 5, "")
         if call["result"] is None:
             yield Line(5, Text("the customer has no reply left", "yellow"))
         else:

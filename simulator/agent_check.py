@@ -51,9 +51,12 @@ def _problem_of_settings(signature: inspect.Signature, name: str, settings: dict
 def _told(error: BaseException, root: str) -> str:
     """The error as a person needs it: its class, its text, and the last line of the user's own that led to it."""
     text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    frames = traceback.extract_tb(error.__traceback__)
+    if isinstance(error, KeyError) and frames and frames[-1].filename in (os.__file__, "<frozen os>"):
+        text += ", an environment variable that the agent does not get: set it and name it in the condition's 'env'"
     if isinstance(error, SyntaxError):
         return text
-    own = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename.startswith(root)]
+    own = [frame for frame in frames if frame.filename.startswith(root)]
     return f"{text} ({os.path.relpath(own[-1].filename, root)}:{own[-1].lineno})" if own else text
 
 

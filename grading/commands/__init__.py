@@ -33,22 +33,29 @@ def console() -> "Console":
 
 
 def open_store(store: str, *, create: bool = False) -> "Store":
-    from grading.store import Store
+    """The store that ``--store`` names.
 
-    return Store.open(store, create=create)
+    Raises:
+        typer.Exit: it cannot be used. A store that fails later is no fault of the input, and not told here.
+    """
+    from grading.store import NoStore, Store, StoreError
+
+    try:
+        return Store.open(store, create=create)
+    except NoStore as error:
+        raise fail(f"{error}: cellwise run makes one, --store names another") from error
+    except StoreError as error:
+        raise fail(str(error)) from error
 
 
-def beside(store: str) -> Path:
+def beside(store: "Store") -> Path:
     """The folder for what belongs to a store and is not in it: journals, and the data of its Phoenix."""
-    if "://" in store and not store.startswith("sqlite"):
-        from grading.store import Store
-
-        with Store.open(store) as opened:
-            name = opened.engine.url.set(password=None).render_as_string()
+    if not store.is_sqlite:
         from simulator.canonical import sha256
 
+        name = store.engine.url.set(password=None).render_as_string()
         return Path(".cellwise") / sha256(name.encode()).removeprefix("sha256:")[:12]
-    path = Path(store.removeprefix("sqlite:///"))
+    path = Path(store.place)
     return path.parent if path.parent.name == ".cellwise" else path.with_name(path.name + ".d")
 
 

@@ -32,6 +32,21 @@ if TYPE_CHECKING:
 KEY = "key.jsonl"
 
 
+def scope_of(world: str, *, policy_version: str | None, criterion: str | None) -> Scope:
+    """A scope, by default the one that judges of a world are qualified for.
+
+    Raises:
+        typer.Exit: the world has no policy that would be the default.
+    """
+    from grading.judge import CRITERION, POLICY_VERSIONS
+
+    policy = policy_version or POLICY_VERSIONS.get(world)
+    if policy is None:
+        known = ", ".join(POLICY_VERSIONS)
+        raise fail(f"no judge knows the world {world}: give its --policy-version, or a world of {known}")
+    return Scope(criterion=criterion or CRITERION, policy_version=policy, world=world)
+
+
 def export(
     word: str | None,
     *,
@@ -222,11 +237,11 @@ def _phoenix(word: str, store: str) -> "Iterator[Phoenix]":
     from grading.phoenix_server import PhoenixNotStarted
     from grading.publisher.phoenix import Phoenix, PhoenixError
 
-    target = Target.of(word, store)
+    target = Target.of(word)
     if target.off:
         raise fail("--phoenix off has nobody label anything: write embedded or a URL")
     try:
-        with target.starting():
+        with open_store(store) as opened, target.starting(opened):
             if target.trouble is not None:
                 raise PhoenixNotStarted(target.trouble)
             if target.server is not None:

@@ -2,15 +2,18 @@
 
 import json as json_format
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import typer
 
 from grading import comparison_text
 from grading.commands import LEFT, MISSING, fail, one_matrix, open_store, refuse_existing, write_file
-from grading.comparison import MatrixComparison, NotComparable, compare_matrix, rule_of
+from grading.comparison import MatrixComparison, NotComparable, View, compare_matrix, rule_of
 from grading.comparison_json import to_json
+from grading.redaction import Redactor
 from grading.slices import Sliced, SlicePlan, read_slice_plan, slice_up
+from grading.studies import find_slice_plan
 
 
 def compare(
@@ -18,6 +21,7 @@ def compare(
     *,
     baseline: str | None,
     slices: Path | None,
+    view: View | None,
     store: str,
     json: bool,
     junit: Path | None,
@@ -28,7 +32,7 @@ def compare(
     with open_store(store) as opened:
         matrix = one_matrix(opened, word)
         try:
-            found = compare_matrix(opened, matrix, baseline=baseline)
+            found = compare_matrix(opened, matrix, baseline=baseline, view=view)
         except NotComparable as error:
             raise fail(str(error)) from None
     sliced = sliced_by(found, slices)
@@ -49,10 +53,10 @@ def sliced_by(found: MatrixComparison, path: Path | None) -> list[Sliced]:
     """Each candidate by the slices of a plan: that file's, or the one that the manifest bound; empty without either."""
     plan: SlicePlan | None = found.manifest.slice_plan
     if path is not None:
-        plan = read_slice_plan(path, [case.id for case in found.manifest.cases])
+        plan = read_slice_plan(find_slice_plan(path), [case.id for case in found.manifest.cases])
     if plan is None:
         return []
-    return [
+    sliced = (
         slice_up(
             plan,
             candidate.pairs,
@@ -61,6 +65,12 @@ def sliced_by(found: MatrixComparison, path: Path | None) -> list[Sliced]:
             view=found.view,
         )
         for candidate in found.candidates
+    )
+    # What is compared is sent around. Labels are texts like those that Phoenix gets; ids of cases stay what they are.
+    redactor = Redactor(found.manifest.redaction)
+    return [
+        replace(one, slices=tuple(replace(each, name=redactor.text(each.name)) for each in one.slices))
+        for one in sliced
     ]
 
 

@@ -39,6 +39,7 @@ def told(receipt: Receipt) -> str:
     lines = [
         f"{receipt.comparison}: {receipt.candidate} against {receipt.baseline}, policy {receipt.policy}",
         f"{receipt.level} / {receipt.action} / {receipt.authority}",
+        f"{receipt.view} view",
         "",
     ]
     marks = {True: "met     ", False: "NOT MET ", None: "open    "}

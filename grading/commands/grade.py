@@ -44,11 +44,12 @@ def grade(word: str | None, *, registry: Path | None, store: str, json: bool) ->
         write()
         judged = None
         if manifest.judge is not None:
-            asked_of = registry or noted_registry(store, matrix)
+            asked_of = registry or noted_registry(opened, matrix)
             judged = judge_stage(opened, matrix, manifest, manifest.judge, registry=asked_of)
         summary = summary_of(opened, matrix)
+    counted = {name: outcomes[name] for name in ("added", "repeated", "conflicting")}
     if json:
-        document = {"version": 1, "matrix": matrix.name, **outcomes, "summary": summary.to_json()}
+        document = {"version": 1, "matrix": matrix.name, **counted, "summary": summary.to_json()}
         if judged is not None:
             document["judging"] = judged.to_json()
         print(json_format.dumps(document))

@@ -1,6 +1,7 @@
 """cellwise judge: judging again what is stored, with the registered judge or another one. No agent runs."""
 
 import json as json_format
+import os
 import sys
 import time
 from collections import Counter
@@ -40,7 +41,7 @@ def judge(
             if registry is None and written.registry is not None:
                 registry = judge_file.parent / written.registry
         elif registry is None:
-            registry = noted_registry(store, matrix)
+            registry = noted_registry(opened, matrix)
         if asked is None:
             raise fail(f"{matrix.name} has no judge: name one with --judge FILE")
         judged = judge_stage(opened, matrix, manifest, asked, registry=registry, collect=collect)
@@ -123,12 +124,12 @@ def check_judge(study: ResolvedStudy) -> None:
         api_key(asked.connection)
 
 
-def noted_registry(store: str, matrix: reading.Matrix) -> Path | None:
+def noted_registry(store: Store, matrix: reading.Matrix) -> Path | None:
     """The registry that the matrix file names from which a matrix was started on this machine."""
     note = beside(store) / "studies" / matrix.manifest_hash.removeprefix("sha256:")
     if not note.exists():
         return None
-    path = Path(note.read_text())
+    path = Path(os.fsdecode(note.read_bytes()))
     if not path.exists():
         return None
     from grading.matrix_file import read_matrix

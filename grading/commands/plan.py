@@ -2,12 +2,11 @@
 
 import json as json_format
 from contextlib import ExitStack
-from pathlib import Path
 
-from grading.commands import open_store, reuse_needs_one
+from grading.commands import fail, reuse_needs_one
 from grading.planning import Plan
 from grading.planning import plan as make_plan
-from grading.store import StoreError
+from grading.store import NoStore, Store, StoreError
 from grading.studies import load_study
 
 
@@ -16,17 +15,23 @@ def plan(study: str, *, reuse: str | None, store: str, json: bool) -> None:
     if reuse is not None and loaded.of_comparisons:
         raise reuse_needs_one(loaded)
     with ExitStack() as stack:
-        opened = None
-        if "://" in store or Path(store).exists():
-            opened = stack.enter_context(open_store(store))
-        elif reuse is not None:
-            raise StoreError(f"{store}: there is no store here to reuse {reuse} from")
+        try:
+            opened = stack.enter_context(Store.open(store, create=False))
+        except NoStore as error:
+            if reuse is not None:
+                raise fail(f"{error} to reuse {reuse} from") from error
+            opened = None
+        except StoreError as error:
+            raise fail(str(error)) from error
         plans = [make_plan(opened, each.manifest, reuse=reuse) for each in loaded.matrices]
     if not json:
         for each in plans:
             _print(each)
+        if loaded.calibrating:
+            print(f"{loaded.calibrating} executions of the study only calibrated its judge and are in no comparison.")
     elif loaded.of_comparisons:
-        print(json_format.dumps({"version": 1, "study": loaded.name, "comparisons": [one.to_json() for one in plans]}))
+        document = {"version": 1, "study": loaded.name, "executions": loaded.executions()}
+        print(json_format.dumps({**document, "comparisons": [one.to_json() for one in plans]}))
     else:
         print(json_format.dumps(plans[0].to_json()))
 
@@ -50,7 +55,7 @@ def _print(found: Plan) -> None:
     conditions = list(dict.fromkeys(cell.condition for cell in found.cells))
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for title in ("condition", "done", "reuse and grade again", "run"):
-        table.add_column(title)
+        table.add_column(title, overflow="fold")
     for condition in conditions:
         cells = [cell for cell in found.cells if cell.condition == condition]
         counts = (sum(cell.done for cell in cells), sum(cell.reuse for cell in cells), sum(cell.run for cell in cells))

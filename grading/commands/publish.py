@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import typer
 
@@ -23,8 +24,8 @@ class Target:
     """Where to publish: a URL, the store's own Phoenix, or nowhere."""
 
     url: str | None
-    embedded_beside: str | None
-    """The store, where Phoenix is its own."""
+    embedded: bool
+    """Whether it is the store's own Phoenix."""
     server: "EmbeddedPhoenix | None" = None
     trouble: str | None = None
     """Why the embedded one is not there."""
@@ -32,23 +33,23 @@ class Target:
     """What was published, where nothing has changed since."""
 
     @classmethod
-    def of(cls, word: str, store: str) -> "Target":
+    def of(cls, word: str) -> "Target":
         """The target that ``--phoenix`` names.
 
         Raises:
             typer.Exit: it names none.
         """
         if word == "off":
-            return cls(None, None)
+            return cls(None, embedded=False)
         if word == "embedded":
-            return cls(None, store)
-        if word.startswith(("http://", "https://")):
-            return cls(word.rstrip("/"), None)
+            return cls(None, embedded=True)
+        if _is_address(word):
+            return cls(word.rstrip("/"), embedded=False)
         raise fail(f"--phoenix {word}: write embedded, off, or a URL such as http://localhost:6006")
 
     @property
     def off(self) -> bool:
-        return self.url is None and self.embedded_beside is None
+        return self.url is None and not self.embedded
 
     @property
     def name(self) -> str:
@@ -61,20 +62,34 @@ class Target:
         self.up_to_date = next((one for one in known if one.target == self.name and one.state == "published"), None)
 
     @contextmanager
-    def starting(self) -> Iterator[None]:
+    def starting(self, store: Store) -> Iterator[None]:
         """Starts the embedded Phoenix, which comes up meanwhile, and stops it in the end. A run goes on without it."""
-        from grading.phoenix_server import EmbeddedPhoenix, PhoenixNotStarted
-
-        if self.embedded_beside is not None and self.up_to_date is None:
-            try:
-                self.server = EmbeddedPhoenix(beside(self.embedded_beside) / "phoenix")
-            except PhoenixNotStarted as error:
-                self.trouble = str(error)
+        if self.up_to_date is None:
+            self.start(store)
         try:
             yield
         finally:
             if self.server is not None:
                 self.server.stop()
+
+    def start(self, store: Store) -> None:
+        """Starts the embedded Phoenix unless it was started before."""
+        from grading.phoenix_server import EmbeddedPhoenix, PhoenixNotStarted
+
+        if not self.embedded or self.server is not None or self.trouble is not None:
+            return
+        try:
+            self.server = EmbeddedPhoenix(beside(store) / "phoenix")
+        except PhoenixNotStarted as error:
+            self.trouble = str(error)
+
+
+def _is_address(word: str) -> bool:
+    try:
+        parts = urlsplit(word)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port is None or parts.port > 0)
+    except ValueError:
+        return False
 
 
 def publish_to(
@@ -88,8 +103,12 @@ def publish_to(
     if target.off:
         return None
     if target.up_to_date is not None:
+        # It was before this matrix was judged or graded again.
+        target.skip_if_up_to_date(store, matrix)
+    if target.up_to_date is not None:
         print(f"Published already: {target.up_to_date.detail}{_hint(target)}", file=sys.stderr)
         return {"compare": target.up_to_date.detail, "complete": True}
+    target.start(store)
     try:
         if target.trouble is not None:
             raise PhoenixNotStarted(target.trouble)
@@ -120,12 +139,13 @@ def _hint(target: Target) -> str:
 
 
 def publish(word: str | None, *, phoenix: str, thorough: bool, store: str, json: bool) -> None:
-    target = Target.of(phoenix, store)
+    target = Target.of(phoenix)
     if target.off:
         raise fail("--phoenix off publishes nothing: write embedded or a URL")
-    with open_store(store) as opened, target.starting():
+    with open_store(store) as opened:
         matrix = one_matrix(opened, word)
-        published = publish_to(target, opened, matrix, thorough=thorough)
+        with target.starting(opened):
+            published = publish_to(target, opened, matrix, thorough=thorough)
     if json:
         print(json_format.dumps({"version": 1, "matrix": matrix.name, "phoenix": published}))
     if published is None:
@@ -135,10 +155,12 @@ def publish(word: str | None, *, phoenix: str, thorough: bool, store: str, json:
 def keep_up(*, store: str) -> None:
     from grading.phoenix_server import EmbeddedPhoenix, PhoenixNotStarted
 
+    with open_store(store) as opened:
+        folder = beside(opened) / "phoenix"
     ended = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: ended.set())
     try:
-        with EmbeddedPhoenix(beside(store) / "phoenix") as server:
+        with EmbeddedPhoenix(folder) as server:
             with console().status("Phoenix is coming up ...") as shown:
                 server.wait(progress=lambda seconds: shown.update(f"Phoenix is coming up ({seconds:.0f} s)"))
             print(f"Phoenix: {server.url}  (Ctrl-C ends it)", flush=True)

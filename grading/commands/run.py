@@ -1,6 +1,9 @@
 """cellwise run and cellwise resume: from a matrix file to the table, and to Phoenix."""
 
 import json as json_format
+import os
+import re
+import shlex
 import signal
 import sys
 import time
@@ -31,8 +34,8 @@ from grading.manifest import Manifest, ResolvedStudy, differences, resolve
 from grading.planning import register
 from grading.results import summary_of
 from grading.runner import Progress, Runner
-from grading.store import Store, reading, reusing
-from grading.studies import load_study
+from grading.store import Store, StoreError, reading, reusing
+from grading.studies import Study, load_study
 from grading.yaml_file import nearest
 
 
@@ -52,12 +55,17 @@ def run(
     for resolved in loaded.matrices:
         check_only(only, resolved.manifest)
         check_judge(resolved)
-    target = Target.of(phoenix, store)
+    target = Target.of(phoenix)
+    for resolved in loaded.matrices:
+        tell_unset(resolved.manifest)
     results: list[dict[str, Any]] = []
-    with open_store(store, create=True) as opened:
-        matrices = [_registered(opened, resolved, reuse=reuse, store=store) for resolved in loaded.matrices]
+    # What is to be reused is in a store already: none is made for a wrong word.
+    with open_store(store, create=reuse is None) as opened:
+        matrices = [_registered(opened, resolved, reuse=reuse) for resolved in loaded.matrices]
         _skip_if_up_to_date(target, opened, matrices)
-        with target.starting():
+        if loaded.of_comparisons and not json:
+            _tell_executions(loaded)
+        with target.starting(opened):
             for matrix, resolved in zip(matrices, loaded.matrices, strict=True):
                 if loaded.of_comparisons and not json:
                     print(f"\n{matrix.name}" if results else matrix.name)
@@ -71,17 +79,25 @@ def run(
                         only=only,
                         parallelism=parallelism,
                         target=target,
-                        store=store,
                         json=json,
                     )
                 )
     status = next(code for code in WORST_FIRST if code in [result["status"] for result in results])
     if json and loaded.of_comparisons:
-        print(json_format.dumps({"version": 1, "study": loaded.name, "comparisons": results, "status": status}))
+        document = {"version": 1, "study": loaded.name, "executions": loaded.executions()}
+        print(json_format.dumps({**document, "comparisons": results, "status": status}))
     elif json:
         print(json_format.dumps(results[0]))
     if status:
         raise typer.Exit(status)
+
+
+def _tell_executions(study: Study) -> None:
+    counts = study.executions()
+    told = f"{study.name}: {counts['total']} executions, {counts['comparisons']} of {len(study.matrices)} comparisons"
+    if counts["calibration"]:
+        told += f", {counts['calibration']} that only calibrated the judge and are in no comparison"
+    print(told + "\n")
 
 
 def _skip_if_up_to_date(target: Target, opened: Store, matrices: list[reading.Matrix]) -> None:
@@ -94,13 +110,13 @@ def _skip_if_up_to_date(target: Target, opened: Store, matrices: list[reading.Ma
             return
 
 
-def _registered(opened: Store, resolved: ResolvedStudy, *, reuse: str | None, store: str) -> reading.Matrix:
+def _registered(opened: Store, resolved: ResolvedStudy, *, reuse: str | None) -> reading.Matrix:
     """The matrix of a manifest, registered now or before, with what it takes over from another one."""
     old = reading.find_matrix(opened, reuse) if reuse is not None else None
     earlier = [one for one in reading.matrices(opened) if one.name == resolved.manifest.name]
     registered = register(opened, resolved.manifest)
     matrix = reading.find_matrix(opened, registered.matrix_id)
-    _remember(store, matrix, resolved.matrix_file)
+    _remember(opened, matrix, resolved.matrix_file)
     if registered.created and earlier and old is None:
         _tell_changes(opened, earlier[-1], resolved.manifest)
     if old is not None and old.id != matrix.id:
@@ -112,26 +128,23 @@ def _registered(opened: Store, resolved: ResolvedStudy, *, reuse: str | None, st
 def resume(
     word: str | None, *, only: list[str] | None, parallelism: int | None, phoenix: str, store: str, json: bool
 ) -> None:
-    target = Target.of(phoenix, store)
+    target = Target.of(phoenix)
     with open_store(store) as opened:
         matrix = one_matrix(opened, word)
         manifest = Manifest.from_document(reading.manifest(opened, matrix.id))
-        note = _note(store, matrix)
-        if not note.exists():
-            raise fail(f"{matrix.name} was not started on this machine: run its matrix file, which resumes it")
-        resolved = resolve(Path(note.read_text()))
+        resolved = _resolved_again(opened, matrix)
         if resolved.manifest.hash() != matrix.manifest_hash:
             changes = "\n".join(f"  {change}" for change in differences(manifest, resolved.manifest))
             raise fail(
                 f"{resolved.matrix_file} has changed since {matrix.name} {_short(matrix)} was started:\n{changes}\n"
-                f"Undo that to resume, or start a new matrix: cellwise run {resolved.matrix_file} --reuse {matrix.id}"
+                "Undo that to resume, or start a new matrix: "
+                f"cellwise run {shlex.quote(str(resolved.matrix_file))} --reuse {matrix.id}"
             )
         check_only(only, manifest)
+        tell_unset(manifest)
         _skip_if_up_to_date(target, opened, [matrix])
-        with target.starting():
-            result = _advance(
-                opened, matrix, resolved, only=only, parallelism=parallelism, target=target, store=store, json=json
-            )
+        with target.starting(opened):
+            result = _advance(opened, matrix, resolved, only=only, parallelism=parallelism, target=target, json=json)
     if json:
         print(json_format.dumps(result))
     if result["status"]:
@@ -146,7 +159,6 @@ def _advance(
     only: list[str] | None,
     parallelism: int | None,
     target: Target,
-    store: str,
     json: bool,
 ) -> dict[str, Any]:
     """Runs a matrix as far as it gets, prints its table and publishes it. Returns what ``--json`` prints."""
@@ -160,7 +172,7 @@ def _advance(
             matrix,
             study.manifest,
             root=study.agent_root,
-            folder=beside(store) / "workers",
+            folder=beside(opened) / "workers",
             parallelism=parallelism or study.parallelism,
             only=cells,
             watch=watch,
@@ -169,6 +181,8 @@ def _advance(
         with draining(runner):
             runner.run()
         advancing = time.monotonic() - started
+    if opened.is_sqlite and not Path(opened.place).exists():
+        raise StoreError(f"{opened.place}: the store was removed while the matrix ran: what ran is lost with it")
     matrix = reading.find_matrix(opened, matrix.id)
     if runner.stopped:
         print("cellwise: stopped; cellwise resume finishes the rest", file=sys.stderr)
@@ -236,15 +250,30 @@ def _short(matrix: reading.Matrix) -> str:
     return matrix.manifest_hash.removeprefix("sha256:")[:12]
 
 
-def _note(store: str, matrix: reading.Matrix) -> Path:
+def _note(store: Store, matrix: reading.Matrix) -> Path:
     return beside(store) / "studies" / matrix.manifest_hash.removeprefix("sha256:")
 
 
-def _remember(store: str, matrix: reading.Matrix, matrix_file: Path) -> None:
+def _remember(store: Store, matrix: reading.Matrix, matrix_file: Path) -> None:
     """Notes on this machine which file a matrix was started from; the manifest itself names no path."""
     note = _note(store, matrix)
     note.parent.mkdir(parents=True, exist_ok=True)
-    note.write_text(str(matrix_file.absolute()))
+    # Bytes as the system has them: a path need not be text. Whole or not at all, two runs may start at once.
+    new = note.with_name(f"{note.name}.{os.getpid()}")
+    new.write_bytes(os.fsencode(matrix_file.absolute()))
+    new.replace(note)
+
+
+def _resolved_again(store: Store, matrix: reading.Matrix) -> ResolvedStudy:
+    """The file that a matrix was started from, as it is now."""
+    elsewhere = f"run {matrix.name}'s matrix file from where it is, which resumes it"
+    try:
+        path = Path(os.fsdecode(_note(store, matrix).read_bytes()))
+    except FileNotFoundError:
+        raise fail(f"{matrix.name} was not started beside this store: {elsewhere}") from None
+    if not path.exists():
+        raise fail(f"{path}: {matrix.name} was started from this file, which is gone: {elsewhere}")
+    return resolve(path)
 
 
 @contextmanager
@@ -327,6 +356,14 @@ def watching(name: str) -> Iterator[Callable[[Progress], None]]:
         yield show
 
 
+def tell_unset(manifest: Manifest) -> None:
+    """Says which variables an agent will not get: it may do without, or fail in every trial."""
+    for condition in manifest.conditions:
+        unset = [name for name in condition.agent.env if name not in os.environ]
+        if unset:
+            print(f"cellwise: {condition.name}: not set in this environment: {', '.join(unset)}", file=sys.stderr)
+
+
 def check_only(only: list[str] | None, manifest: Manifest) -> None:
     """Refuses filters that name no cell.
 
@@ -347,11 +384,10 @@ def parsed_only(only: list[str] | None) -> list[dict[str, str]]:
     """``case=a,condition=b`` as terms that must all hold."""
     found = []
     for text in only or []:
-        terms = {}
-        for term in text.split(","):
-            name, separator, value = term.partition("=")
-            if not separator or name not in ("case", "condition") or name in terms:
-                raise fail(f"--only {text}: write case=.., condition=.. or both with a comma between")
-            terms[name] = value
+        # An id may hold commas and equals signs itself.
+        before, *parts = re.split(r"(?:^|,)(case|condition)=", text)
+        terms = dict(zip(parts[::2], parts[1::2], strict=True))
+        if before or not terms or len(terms) < len(parts) // 2:
+            raise fail(f"--only {text}: write case=.., condition=.. or both with a comma between")
         found.append(terms)
     return found

@@ -44,12 +44,21 @@ def show(word: str, *, matrix: str | None, store: str, json: bool) -> None:
 
 
 def _find(store: Store, matrix: reading.Matrix, word: str) -> reading.Trial:
-    trials = reading.trials(store, matrix.id)
-    for trial in trials:
-        # Ids may hold a slash themselves, so the whole name is compared, not its parts.
-        if word in (str(trial.sequence), f"{trial.condition}/{trial.case_id}/{trial.repetition}"):
-            return reading.find_trial(store, trial.id)
-    raise fail(f"{matrix.name} has no trial {word}: write its number or condition/case/repetition")
+    """The trial of a planned number or a name. Ids may hold slashes, so that several may share a name."""
+    last, numbered, named = 0, list[int](), list[reading.Trial]()
+    for trial in reading.trials(store, matrix.id):
+        last = max(last, trial.sequence)
+        if word == str(trial.sequence):
+            numbered.append(trial.id)
+        if word == f"{trial.condition}/{trial.case_id}/{trial.repetition}":
+            named.append(trial)
+    if len(named) > 1:
+        numbers = " and ".join(str(trial.sequence) for trial in named)
+        raise fail(f"{matrix.name} has several trials called {word}: write a number, {numbers}")
+    found = [*numbered, *(trial.id for trial in named)]
+    if not found:
+        raise fail(f"{matrix.name} has no trial {word}: write a number from 0 to {last}, or condition/case/repetition")
+    return reading.find_trial(store, found[0])
 
 
 def _semantic(store: Store, matrix: reading.Matrix, trial: reading.Trial) -> dict[str, Any] | None:

@@ -1,6 +1,7 @@
 """The report: one HTML file to send around. It asks nothing of a network, and shows what others wrote as text.
 
-Its size is bounded: what is left out is counted, and said where it would have stood.
+The matrix's redaction is applied to what agents, customers, records and a judge wrote, and to the manifest. The size is
+bounded: what is left out is counted, and said where it would have stood.
 """
 
 import base64
@@ -15,13 +16,16 @@ from typing import Any
 import orjson
 from markupsafe import Markup, escape
 
-from grading.comparison import CandidateComparison, MatrixComparison, PairChange
+from grading.comparison import CandidateComparison, MatrixComparison, PairChange, View, outcome
 from grading.comparison_text import Section, cost_words, heading, percent, sections, signed
+from grading.cost import CostTotal
 from grading.facts import TrialFacts
 from grading.ledger_difference import LedgerDifference, ledger_differences
+from grading.redaction import Redactor
 from grading.report.interval_chart import IntervalChart, interval_chart
+from grading.semantic import joint, semantic_of
 from grading.slices import Sliced
-from grading.store import Store, reading
+from grading.store import Store, judgments, reading
 from grading.transcript import Attempt, Line, transcript
 from grading.visible import visible
 
@@ -92,6 +96,7 @@ def render_report(store: Store, found: MatrixComparison, sliced: Sequence[Sliced
         lstrip_blocks=True,
         finalize=lambda value: visible(value) if type(value) is str and "\n" not in value else value,
     )
+    redactor = Redactor(found.manifest.redaction)
     rows = sorted(heat_rows(found), key=lambda row: _URGENCY[row.change])
     chosen = chosen_pairs(found)
     incidents = list(islice(reading.incidents(store, found.matrix.id), SHOWN_INCIDENTS))
@@ -109,15 +114,20 @@ def render_report(store: Store, found: MatrixComparison, sliced: Sequence[Sliced
         more_rows=len(rows) - SHOWN_CASES,
         marks=_MARKS,
         charts=[(one, interval_chart(one.decision)) for one in found.candidates],
-        pairs=[_changed_pair(store, candidate, change) for candidate, change in chosen],
+        pairs=[_changed_pair(store, found, redactor, candidate, change) for candidate, change in chosen],
         changed=sum(len(one.changes) for one in found.candidates),
         incidents=[
-            (one.kind, one.detail, datetime.fromtimestamp(one.created / 1e6, UTC).isoformat(timespec="seconds"))
+            (
+                one.kind,
+                redactor.text(one.detail),
+                datetime.fromtimestamp(one.created / 1e6, UTC).isoformat(timespec="seconds"),
+            )
             for one in incidents
         ],
         more_incidents=sum(found.incidents.values()) - len(incidents),
-        manifest_text=_manifest_text(found, whole),
+        manifest_text=_manifest_text(found, redactor, whole),
         manifest_whole=whole,
+        costs=list(_costs(found)),
         cost_words=cost_words,
         percent=percent,
         signed=signed,
@@ -155,18 +165,19 @@ def heat_rows(found: MatrixComparison) -> Iterator[HeatRow]:
         for change in candidate.description.changes:
             before = changes.get(change.case, "unchanged")
             changes[change.case] = min(before, change.change, key=lambda one: _URGENCY[one])
+    redactor = Redactor(found.manifest.redaction)
     for member in found.manifest.population:
         yield HeatRow(
             member.case,
-            member.customer,
+            redactor.text(member.customer),
             changes.get(member.case, "unchanged"),
-            tuple(_heat_cell(by_cell[member.case, arm.name]) for arm in found.arms),
+            tuple(_heat_cell(by_cell[member.case, arm.name], found.view) for arm in found.arms),
         )
 
 
-def _heat_cell(trials: list[TrialFacts]) -> HeatCell:
+def _heat_cell(trials: list[TrialFacts], view: View) -> HeatCell:
     trials.sort(key=lambda one: one.repetition)
-    states = [_state(one) for one in trials]
+    states = [_state(one, view) for one in trials]
     passed, decided = states.count("passed"), states.count("passed") + states.count("failed")
     level = 5
     if decided:
@@ -183,10 +194,12 @@ def _heat_cell(trials: list[TrialFacts]) -> HeatCell:
     )
 
 
-def _state(one: TrialFacts) -> str:
+def _state(one: TrialFacts, view: View) -> str:
     if one.state == "missing":
         return "missing"
-    return "unfinished" if one.verdict is None else one.verdict
+    if one.verdict is None:
+        return "unfinished"
+    return {True: "passed", False: "failed", None: "unscored"}[outcome(one, view)]
 
 
 def chosen_pairs(found: MatrixComparison) -> list[tuple[CandidateComparison, PairChange]]:
@@ -202,20 +215,38 @@ def chosen_pairs(found: MatrixComparison) -> list[tuple[CandidateComparison, Pai
     return sorted(shown, key=lambda one: (one[1].change != "regressed", one[1].baseline.sequence))
 
 
-def _changed_pair(store: Store, candidate: CandidateComparison, change: PairChange) -> ChangedPair:
-    ledgers = [_ledger(store, one) for one in (change.baseline, change.candidate)]
-    told = [_told(store, one, ledger) for one, ledger in zip((change.baseline, change.candidate), ledgers, strict=True)]
+def _changed_pair(
+    store: Store, found: MatrixComparison, redactor: Redactor, candidate: CandidateComparison, change: PairChange
+) -> ChangedPair:
+    judge = found.manifest.judge.configuration_hash() if found.manifest.judge is not None else None
+    ledgers = [_ledger(store, redactor, one) for one in (change.baseline, change.candidate)]
+    told = [
+        _told(store, redactor, judge, one, ledger)
+        for one, ledger in zip((change.baseline, change.candidate), ledgers, strict=True)
+    ]
     differences = ledger_differences(ledgers[0]["content"], ledgers[1]["content"])
     return ChangedPair(candidate.candidate, change, (told[0], told[1]), tuple(differences))
 
 
-def _ledger(store: Store, one: TrialFacts) -> dict[str, Any]:
+def _ledger(store: Store, redactor: Redactor, one: TrialFacts) -> dict[str, Any]:
     assert one.attempt_id is not None, "a pair changes only between two verdicts, and a verdict has its evidence"
     ledger: dict[str, Any] = orjson.loads(reading.ledger_document(store, one.attempt_id))
-    return ledger
+    return {**ledger, "content": redactor.value(ledger["content"])}
 
 
-def _told(store: Store, one: TrialFacts, ledger: dict[str, Any]) -> list[tuple[str, Markup]]:
+def _semantic(store: Store, redactor: Redactor, judge: str | None, one: TrialFacts) -> dict[str, Any] | None:
+    """What a trial's judgment comes to, as transcripts show it."""
+    if judge is None or one.attempt_id is None:
+        return None
+    found = semantic_of(judgments.latest(store, [one.attempt_id], judge).get(one.attempt_id))
+    told = found.to_json()
+    explanation = redactor.text(found.explanation) if found.explanation is not None else None
+    return {**told, "explanation": explanation, "joint": joint(one.verdict or "unscored", found)}
+
+
+def _told(
+    store: Store, redactor: Redactor, judge: str | None, one: TrialFacts, ledger: dict[str, Any]
+) -> list[tuple[str, Markup]]:
     assert one.attempt_id is not None
     grades = [grade for grade in reading.grades_of(store, one.attempt_id) if grade.grader == "structural"]
     latest = grades[-1]
@@ -224,13 +255,14 @@ def _told(store: Store, one: TrialFacts, ledger: dict[str, Any]) -> list[tuple[s
         "grader_version": latest.version,
         "verdict": latest.verdict,
         "task_completed": latest.task_completed,
-        "checks": orjson.loads(latest.checks),
+        "checks": redactor.value(orjson.loads(latest.checks)),
     }
     tries = [
         Attempt(each.number, each.state, each.reason, each.after_consequential_call)
         for each in reading.attempts(store, one.trial_id)
     ]
-    lines = transcript(f"{one.condition} / {one.case} / {one.repetition}", ledger, grade, tries).lines
+    semantic = _semantic(store, redactor, judge, one)
+    lines = transcript(f"{one.condition} / {one.case} / {one.repetition}", ledger, grade, tries, semantic).lines
     # Transcripts write out invisible characters themselves: here they are escaped, once.
     return [(_look(line), escape(line.text.plain)) for line in lines]
 
@@ -246,12 +278,25 @@ def _look(line: Line) -> str:
     return " ".join(found)
 
 
+def _costs(found: MatrixComparison) -> Iterator[tuple[str, str, CostTotal]]:
+    """Condition, what for, and how much."""
+    if found.judge_spent is None:
+        yield from ((arm.name, "agent", arm.agent_cost) for arm in found.arms)
+        yield "all", "agent", found.cost
+        return
+    for arm in found.arms:
+        yield arm.name, "agent", arm.agent_cost
+        yield arm.name, "judge", arm.judge_cost
+    yield "all", "agent and judge", found.cost
+    yield "all", "calls of the judge", found.judge_spent
+
+
 def _split(section: Section) -> dict[str, Any]:
     header, rows = (section.table[0], section.table[1:]) if section.table else ([], [])
     return {"title": section.title, "header": header, "rows": rows, "remarks": section.remarks}
 
 
-def _manifest_text(found: MatrixComparison, whole: bool) -> str:
+def _manifest_text(found: MatrixComparison, redactor: Redactor, whole: bool) -> str:
     """Readable, not canonical: two-space indentation."""
     manifest = found.manifest.model_dump(mode="json")
     if not whole:
@@ -260,7 +305,9 @@ def _manifest_text(found: MatrixComparison, whole: bool) -> str:
         plan = manifest["slice_plan"]
         if plan is not None:
             plan["cases"] = f"{len(plan['cases'])} left out here"
-    text = orjson.dumps(manifest, option=orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS).decode()
+    text = orjson.dumps(
+        redactor.value(manifest, names=True), option=orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS
+    ).decode()
     return "\n".join(map(visible, text.split("\n")))
 
 

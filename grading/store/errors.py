@@ -7,6 +7,10 @@ class StoreError(Exception):
     """The store cannot be used, or refuses what it was given. Nothing was changed."""
 
 
+class NoStore(StoreError):  # noqa: N818 - named after the condition
+    """There is no store yet where one was asked for."""
+
+
 class StateError(StoreError):
     """A transition from a state that does not allow it."""
 

@@ -1,11 +1,12 @@
 """Making and upgrading a store's tables with Alembic, once, whoever opens it first."""
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
-from grading.store.errors import StoreError
+from grading.store.errors import NoStore, StoreError
 from grading.store.tables import metadata
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ def bring_up_to_date(store: "Store", *, create: bool) -> None:
                 pass
         return
     if found is None and not create:
-        raise StoreError(f"{store.place}: there is no store here")
+        raise NoStore(f"{store.place}: there is no store here")
     with store.transaction("migrate") as connection:
         if not store.is_sqlite:
             connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_LOCK)))
@@ -64,8 +65,13 @@ def _refuse_foreign_tables(store: "Store", connection: sa.Connection) -> None:
     present = set(sa.inspect(connection).get_table_names())
     foreign = present if store.is_sqlite else present & set(metadata.tables)
     if foreign:
-        listed = ", ".join(sorted(foreign)[:3])
-        raise StoreError(f"{store.place}: it is not a store: it holds tables of something else ({listed})")
+        raise foreign_tables(store.place, foreign)
+
+
+def foreign_tables(place: str, tables: Iterable[str]) -> StoreError:
+    """The refusal of a database that is somebody else's."""
+    listed = ", ".join(sorted(tables)[:3])
+    return StoreError(f"{place}: it is not a store: it holds tables of something else ({listed})")
 
 
 def _upgrade(store: "Store", connection: sa.Connection, found: str | None) -> None:

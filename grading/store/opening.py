@@ -4,7 +4,7 @@ import os
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
 from grading.store import migrating
-from grading.store.errors import StoreError, explained
+from grading.store.errors import NoStore, StoreError, explained
 
 TransactionName = Literal[
     "migrate", "register", "start", "pause", "resume", "cancel", "finish", "reopen", "enrol", "claim", "running",
@@ -56,6 +56,8 @@ class Store:
         made = _make_file(Path(place), create=create) if url.get_backend_name() == "sqlite" else False
         store: Self | None = None
         try:
+            if url.get_backend_name() == "sqlite" and not made:
+                _refuse_foreign_file(place, create=create)
             store = cls(_engine(url), place, clock)
             migrating.bring_up_to_date(store, create=create)
         except BaseException:
@@ -143,8 +145,10 @@ def _make_file(path: Path, *, create: bool) -> bool:
     try:
         if path.exists():
             return False
+        if any(parent.is_file() for parent in path.parents):
+            raise FileExistsError
         if not create:
-            raise StoreError(f"{path}: there is no store here")
+            raise NoStore(f"{path}: there is no store here")
         path.parent.mkdir(parents=True, exist_ok=True)
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
     except FileExistsError:
@@ -154,6 +158,20 @@ def _make_file(path: Path, *, create: bool) -> bool:
     except OSError as error:
         raise StoreError(f"{path}: the store cannot be made here: {error.strerror}") from error
     return True
+
+
+def _refuse_foreign_file(place: str, *, create: bool) -> None:
+    """Looks into a file before anything is set in it: turning on the log would change one of somebody else's."""
+    try:
+        address = f"{Path(place).as_uri()}?mode=rw"
+        with closing(sqlite3.connect(address, uri=True, timeout=_BUSY_SECONDS)) as connection:
+            tables = [name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+    except sqlite3.Error as error:
+        raise explained(error, place, "read") from error
+    if not tables and not create:
+        raise NoStore(f"{place}: there is no store here")
+    if tables and migrating.VERSION_TABLE not in tables:
+        raise migrating.foreign_tables(place, tables)
 
 
 def _engine(url: sa.URL) -> sa.Engine:

@@ -9,7 +9,7 @@ from pydantic import ConfigDict, Field
 from grading.arms import NotAComparison, check_comparison
 from grading.manifest import ResolvedStudy, resolve
 from grading.matrix_file import Slug
-from grading.yaml_file import FileError, nearest, read
+from grading.yaml_file import Document, FileError, nearest, read
 from simulator.model import WireModel
 
 MATRIX_NAMES = ("matrix.yaml", "matrix.yml", "matrix.json")
@@ -29,6 +29,9 @@ class StudyFile(WireModel):
         examples=[["new-prompt.yaml", "control.yaml"]]
     )
     """Matrix files, relative to this file, each with exactly two conditions."""
+    calibration: str | None = Field(None, examples=["calibration.jsonl"])
+    """Calibration rows of executions that were made only to calibrate the judge, relative to this file. They are
+    counted in the study and in no comparison."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +42,19 @@ class Study:
     matrices: list[ResolvedStudy]
     of_comparisons: bool
     """Whether it is a study file's."""
+    calibrating: int = 0
+    """Executions that only calibrate a judge: part of the study, of no comparison."""
+
+    @property
+    def compared(self) -> int:
+        """Executions that the comparisons plan."""
+        manifests = [each.manifest for each in self.matrices]
+        return sum(len(one.cases) * len(one.conditions) * one.repetitions for one in manifests)
+
+    def executions(self) -> dict[str, int]:
+        """How many executions the study is made of, and for what."""
+        compared = self.compared
+        return {"comparisons": compared, "calibration": self.calibrating, "total": compared + self.calibrating}
 
 
 def list_studies() -> list[str]:
@@ -53,7 +69,16 @@ def find_study(name_or_path: str) -> Path:
     Raises:
         FileError: where there is none.
     """
-    path = Path(name_or_path)
+    if not name_or_path:
+        raise FileError("STUDY", None, None, "is empty: name a packaged study, a matrix file, or its folder")
+    try:
+        return _found(Path(name_or_path), name_or_path)
+    except OSError as error:
+        shown = name_or_path if len(name_or_path) <= 200 else name_or_path[:197] + "..."
+        raise FileError(shown, None, None, f"cannot be read: {error.strerror or error}") from error
+
+
+def _found(path: Path, name_or_path: str) -> Path:
     if path.is_file():
         return path
     if path.is_dir():
@@ -106,6 +131,41 @@ def load_study(name_or_path: str) -> Study:
             problems.append(document.error(where, f"'{written}' is called '{name}' like '{seen[name]}': rename one"))
         seen.setdefault(name, written)
         matrices.append(found)
+    calibrating = 0
+    if study.calibration is not None:
+        try:
+            calibrating = _calibrating(document, study.calibration, matrices)
+        except FileError as error:
+            problems += error.problems
     if problems:
         raise FileError.together(problems)
-    return Study(study.name, matrices, of_comparisons=True)
+    return Study(study.name, matrices, of_comparisons=True, calibrating=calibrating)
+
+
+def _calibrating(document: Document, written: str, matrices: list[ResolvedStudy]) -> int:
+    """How many executions the calibration rows of a study are of.
+
+    Raises:
+        FileError: the rows cannot be read, are of one execution twice, or calibrate no judge of the study.
+    """
+    from grading.calibration.rows import read_rows
+
+    where = ("calibration",)
+    file = document.path.parent / written
+    if not file.is_file():
+        raise document.error(where, f"there is no file '{written}'")
+    rows = read_rows(file)
+    if len({row.evidence_hash for row in rows}) < len(rows):
+        raise document.error(where, f"'{written}' holds the same evidence twice: each row must be another execution")
+    judges = {each.manifest.judge.configuration_hash() for each in matrices if each.manifest.judge is not None}
+    other = [row.id for row in rows if row.judgment is None or row.judgment.configuration_hash not in judges]
+    if other:
+        raise document.error(where, f"'{written}': the row '{other[0]}' is of no judge of this study")
+    return len(rows)
+
+
+def find_slice_plan(name_or_path: Path) -> Path:
+    """The slice plan of a file's path, or the one that is packaged beside a study, by the study's name."""
+    packaged = Path(__file__).parent / name_or_path / "slices.yaml"
+    is_name = str(name_or_path) in list_studies()
+    return packaged if is_name and not name_or_path.is_file() and packaged.is_file() else name_or_path

@@ -7,10 +7,12 @@ from xml.etree import ElementTree
 import pytest
 from comparison_sample import BASELINE, CANDIDATE, compared, failed, manifest_of, packaged_manifest, regressed
 
-from grading.comparison import Circumstances, NotComparable
+from grading.comparison import Circumstances, NotComparable, check_view
 from grading.comparison_json import to_json
 from grading.comparison_text import heading, junit, markdown, percent, plain, sections
-from grading.cost import known
+from grading.cost import NOT_DISPATCHED, UNKNOWN, Cost, known
+from grading.judge.configuration import registered
+from grading.manifest import Manifest
 
 MATRIX = packaged_manifest()
 
@@ -133,6 +135,76 @@ def test_a_joint_view_counts_only_pairs_that_a_qualified_judge_decided() -> None
     assert "no comparison: only 2 of 4 pairs are eligible" in plain(found)
 
 
+def judged_manifest(cases: int) -> Manifest:
+    made = manifest_of(cases)
+    return made.model_copy(update={"judge": registered("literal", "orders")})
+
+
+def said(message: str, reason: str | None = None, cost: Cost = UNKNOWN) -> dict[str, Any]:
+    return {"message": message, "message_reason": reason, "judge_cost": cost}
+
+
+def test_states_of_messages_stay_apart_and_only_a_qualified_pass_is_one() -> None:
+    states = {
+        0: said("qualified_pass", cost=known("0.01")),
+        1: said("qualified_fail", cost=known("0.01")),
+        2: said("qualified_abstention", "judge_error:Refusal"),
+        3: said("unqualified", "qualification_not_current", NOT_DISPATCHED),
+        4: said("pending", "budget", NOT_DISPATCHED),
+    }
+
+    def outcome(condition: str, case: int, repetition: int) -> dict[str, Any]:
+        return states[case] if condition == CANDIDATE else said("qualified_pass", cost=known("0.01"))
+
+    found = compared(judged_manifest(5), outcome)
+    arm = found.arm(CANDIDATE)
+    assert (found.view, arm.joint.passed, arm.joint.observed, arm.contract.passed) == ("joint", 2, 8, 10)
+    assert (arm.qualified_messages, found.pending, found.complete) == (6, 2, False)
+    (candidate,) = found.candidates
+    assert (candidate.description.eligible_pairs, candidate.description.regressed) == (4, 2)
+    assert (candidate.structural.eligible_pairs, candidate.structural.regressed) == (10, 0)
+    assert {change.case for change in candidate.changes} == {"case-1"}
+    assert candidate.changes[0].why("joint") == ["message: qualified fail"]
+    assert candidate.decision is None
+    document = to_json(found)["conditions"][1]
+    assert document["messages"] == {
+        "qualified_pass": 2,
+        "qualified_fail": 2,
+        "qualified_abstention": 2,
+        "unqualified": {"qualification_not_current": 2},
+        "pending": {"budget": 2},
+    }
+    assert document["judge_cost"] == {
+        "complete_micro_dollars": None,
+        "known_micro_dollars": 40_000,
+        "known": 4,
+        "unknown": 2,
+        "not_dispatched": 4,
+    }
+    assert document["agent_cost"]["complete_micro_dollars"] == 800_000
+    assert (document["cost"]["complete_micro_dollars"], document["cost"]["known_micro_dollars"]) == (None, 840_000)
+    text = plain(found)
+    assert text.splitlines()[2] == "Coverage: INCOMPLETE"
+    assert "2 messages still to be judged: cellwise judge order-resolution" in text
+    assert "first-record-mutant, unqualified: 2 qualification_not_current" in text
+    assert "joint: 2 regressed, 0 fixed, 2 unchanged, 6 of 10 pairs without two qualified verdicts" in text
+    assert "structural: 0 regressed, 0 fixed, 10 unchanged" in text
+    suite = ElementTree.fromstring(junit(found))[0]
+    assert suite.find("properties/property[@name='view']").get("value") == "joint"  # type: ignore[union-attr]
+    assert suite.find("testcase[@name='coverage']/error") is not None
+
+
+def test_a_trial_that_failed_already_is_no_joint_pass_whatever_its_message_is_still_to_be() -> None:
+    found = compared(judged_manifest(1), lambda *_: failed(**said("pending", "judge_unavailable")))
+    assert [(arm.joint.passed, arm.joint.observed) for arm in found.arms] == [(0, 2), (0, 2)]
+
+
+def test_there_is_no_joint_view_without_a_judge() -> None:
+    with pytest.raises(NotComparable, match="order-resolution has no judge"):
+        check_view(manifest_of(1), "joint")
+    assert check_view(judged_manifest(1), "structural") == "structural"
+
+
 def test_without_a_judge_every_message_is_unqualified() -> None:
     conditions = to_json(compared(manifest_of(8)))["conditions"]
     assert [one["unqualified_messages"] for one in conditions] == [16, 16]
@@ -222,7 +294,7 @@ def test_the_json_is_json_and_has_every_part() -> None:
     document = json.loads(json.dumps(to_json(compared(manifest_of(2), regressed(0)))))
     assert list(document) == [
         "version", "matrix", "id", "manifest", "state", "complete", "coverage", "exploratory", "view", "baseline",
-        "conditions", "candidates", "lost_attempts", "incidents",
+        "conditions", "candidates", "cost", "judge_spent", "lost_attempts", "incidents",
     ]  # fmt: skip
     (candidate,) = document["candidates"]
     assert (candidate["verdict"], candidate["regressed"], candidate["fixed"]) == ("inconclusive", 2, 0)
@@ -232,6 +304,8 @@ def test_the_json_is_json_and_has_every_part() -> None:
         "repetition": 0,
         "baseline_failed": [],
         "candidate_failed": ["outcome"],
+        "baseline_message": "unqualified",
+        "candidate_message": "unqualified",
     }
 
 

@@ -78,7 +78,7 @@ def assert_once(phoenix: FakePhoenix, desired: DesiredMatrix = FULL) -> None:
     assert phoenix.experiments[phoenix.tags["baseline"]] is ours[BASELINE]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     st.lists(
         st.tuples(

@@ -195,8 +195,8 @@ CONTRADICTED: dict[str, tuple[Change, int | None, int | None, str]] = {
                 value={"tool": "drop_tables", "arguments": {}, "error": "PermissionError"}),
         1, 5, "ledger.content.calls[5]"),
     "a semantic claim": (
-        setting("rows", 0, "semantic", value={"state": "qualified_pass", "reason": None}), 0, None,
-        "row.semantic.state"),
+        setting("rows", 0, "semantic", "state", value="qualified_pass"), 0, None, "row.semantic.state"),
+    "a joint grade without a judge": (setting("rows", 0, "joint", value="passed"), 0, None, "row.joint"),
     "a judgment": (setting("artifacts", 0, "judgments", value=[{"verdict": "pass"}]), 0, None, "judgments"),
     "a qualified total": (
         setting("totals", "baseline", "unqualified_messages", value=0), None, None,

@@ -209,8 +209,8 @@ def is_true(message: str, calls: list[dict[str, Any]], orders: list[dict[str, An
     Raises:
         ValueError: they never say that.
     """
-    own = [each["refund_transaction_count"] for each in orders if each["order"]["customer_id"] == customer]
-    everyones = sum(each["refund_transaction_count"] for each in orders)
+    own: list[int] = [each["refund_transaction_count"] for each in orders if each["order"]["customer_id"] == customer]
+    everyones: int = sum(each["refund_transaction_count"] for each in orders)
     match message:
         case "Your refund has been confirmed.":
             return sum(own) == everyones == 1

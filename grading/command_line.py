@@ -69,6 +69,12 @@ ParallelismOption = Annotated[
     int | None, typer.Option(min=1, max=256, help="Trials at the same time; the matrix file's by default.")
 ]
 RegistryOption = Annotated[Path, typer.Option(help="Your registry: trusted reviewers and records, policy.")]
+ExpectOption = Annotated[
+    str | None,
+    typer.Option(
+        "--expect-sha256", metavar="HASH", help="The SHA-256 of the file, known from elsewhere than the file itself."
+    ),
+]
 RowsArgument = Annotated[Path, typer.Argument(help="Calibration rows, as JSON Lines.")]
 LabelInPhoenixOption = Annotated[
     str | None, typer.Option(metavar="embedded|URL", help="Label in this Phoenix; in files by default.")
@@ -449,16 +455,19 @@ def export_packet(
 @app.command(epilog="Example: cellwise replay packet.json --expect-sha256 HASH")
 def replay(
     packet: Annotated[Path, typer.Argument(help="A file that cellwise export wrote.")],
-    expect_sha256: Annotated[
-        str | None,
-        typer.Option(metavar="HASH", help="The SHA-256 of the file, known from elsewhere than the file itself."),
+    expect_sha256: ExpectOption = None,
+    trust_calibration: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="HASH", help="A calibration record that you trust; without it no judgment counts. Repeatable."
+        ),
     ] = None,
     json: JsonOption = False,
 ) -> None:
     """Rebuild, regrade and recompute every trial of a packet, without agent, judge or network."""
     from grading.commands import replay as command
 
-    command.replay(packet, expect_sha256=expect_sha256, json=json)
+    command.replay(packet, expect_sha256=expect_sha256, trust_calibration=trust_calibration or (), json=json)
 
 
 @app.command(epilog="Example: cellwise phoenix")
@@ -476,13 +485,17 @@ def assess(
     at: Annotated[
         str | None, typer.Option(metavar="INSTANT", help="Such as 2026-12-01T00:00:00Z; now by default.")
     ] = None,
+    packet: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="A packet in place of a matrix: replayed first, then assessed.")
+    ] = None,
+    expect_sha256: ExpectOption = None,
     store: StoreOption = DEFAULT_STORE,
     json: JsonOption = False,
 ) -> None:
     """Tell which stored judgments would count today, by your registry. Changes no grade, permits nothing."""
     from grading.commands import assess as command
 
-    command.assess(matrix, registry=registry, at=at, store=store, json=json)
+    command.assess(matrix, registry=registry, at=at, packet=packet, expect_sha256=expect_sha256, store=store, json=json)
 
 
 @calibrate.command(epilog="Example: cellwise calibrate export refunds --reviewer alice --reviewer bob --out review")

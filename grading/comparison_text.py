@@ -11,8 +11,8 @@ from xml.etree import ElementTree
 
 from grading.comparison import Arm, CandidateComparison, MatrixComparison
 from grading.cost import CostTotal, dollar_text
+from grading.judge.judgment import SemanticState
 from grading.matrix_file import SyntheticProfile
-from grading.semantic import SemanticState
 from grading.slices import Sliced
 from grading.statistics import paired
 from grading.statistics.rates import Description, Rate

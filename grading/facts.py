@@ -10,10 +10,11 @@ from typing import Any, NamedTuple
 import orjson
 
 from grading.cost import NOT_DISPATCHED, UNKNOWN, Cost, known
+from grading.judge.judgment import NOT_JUDGED, SemanticState
 from grading.manifest import Manifest
 from grading.matrix_file import SyntheticProfile
 from grading.results import semantics
-from grading.semantic import NOT_JUDGED, Semantic, SemanticState, joint
+from grading.semantic import Semantic, joint
 from grading.store import Store, reading
 from grading.store.attempts import batches
 from grading.store.tables import TrialState, Verdict

@@ -11,6 +11,7 @@ from typing import Any, Literal
 import orjson
 from pydantic import ValidationError
 
+from simulator.canonical import canonical_of_parsed, sha256
 from simulator.journal import JournaledAttempt
 from simulator.ledger import ATTEMPT_LOST, LONGEST_ERROR, Envelope, Ledger, RefusedCall, seal
 from simulator.output import Claims, Usage, unanswered
@@ -46,13 +47,16 @@ class ValidLedger:
     ended: int
 
 
-def validate(document: bytes, assignment: dict[str, Any], trial: str, number: int) -> ValidLedger:
+def validate(
+    document: bytes, assignment: dict[str, Any], trial: str, number: int, *, parsed: dict[str, Any] | None = None
+) -> ValidLedger:
     """Checks a ledger against the assignment of the attempt that it says it is of.
 
     Args:
         assignment: the stored one, as a JSON value.
         trial: the trial's name, and
         number: the attempt's, which the envelope must carry.
+        parsed: the document, by whoever parsed it already.
 
     Raises:
         Quarantined: with the first thing that is wrong.
@@ -62,7 +66,7 @@ def validate(document: bytes, assignment: dict[str, Any], trial: str, number: in
             "ledger_malformed", f"{len(document)} bytes are more than a ledger may have ({LARGEST_LEDGER})"
         )
     try:
-        members = orjson.loads(document)
+        members = orjson.loads(document) if parsed is None else parsed
         content, envelope = members["content"], members["envelope"]
         # All else in a ledger is what replay gives, or the document is not the one that is expected below.
         Claims.model_validate(content["claims"])
@@ -71,7 +75,7 @@ def validate(document: bytes, assignment: dict[str, Any], trial: str, number: in
             if call.get("error") == "InvalidCall":
                 RefusedCall.model_validate(call)
         rebuilt = rebuild(assignment, content)
-        expected = seal(rebuilt, envelope)
+        expected = _sealed(rebuilt, envelope)
     except ReplayError as error:
         _check_schema(document)
         raise Quarantined("replay_mismatch", f"content.{error}") from error
@@ -91,6 +95,19 @@ def validate(document: bytes, assignment: dict[str, Any], trial: str, number: in
     return ValidLedger(
         document, content, members["content_hash"], members["ledger_hash"], envelope["started"], envelope["ended"]
     )
+
+
+def _sealed(content: dict[str, Any], envelope: dict[str, Any]) -> bytes:
+    """What :func:`simulator.ledger.seal` gives for values that came out of a JSON parser, twice as fast.
+
+    A world makes nothing but JSON out of them: no number that is not in an assignment or in a call.
+    """
+    written, of = canonical_of_parsed(content), canonical_of_parsed(envelope)
+    content_hash = sha256(written).encode()
+    ledger_hash = sha256(b'{"content_hash":"%b","envelope":%b}' % (content_hash, of)).encode()
+    return b'{"content":%b,"content_hash":"%b","envelope":%b,"ledger_hash":"%b","version":1}' % (
+        written, content_hash, of, ledger_hash,
+    )  # fmt: skip
 
 
 def _check_schema(document: bytes) -> None:
@@ -145,9 +162,6 @@ def _check_complete(content: dict[str, Any], envelope: dict[str, Any]) -> None:
     ):
         if found is not None and (left_out := model.model_fields.keys() - found.keys()):
             raise Quarantined("ledger_malformed", f"{place}.{min(left_out)}: is missing")
-    # Models take true for the literal 1.
-    if type(envelope["version"]) is not int:
-        raise Quarantined("ledger_malformed", "envelope.version: is no integer")
 
 
 def _check_times(envelope: dict[str, Any], calls: int) -> None:

@@ -27,7 +27,16 @@ from grading.judge.configuration import (
     RegisteredJudge,
     configuration_hash,
 )
-from grading.judge.judgment import CostComponent, Judgment, Receipt, Vote, binding, carried
+from grading.judge.judgment import (
+    BUDGET,
+    JUDGE_UNAVAILABLE,
+    CostComponent,
+    Judgment,
+    Receipt,
+    Vote,
+    binding,
+    carried,
+)
 from grading.judge.qualification import CONFIGURATION_MISMATCH, Qualification, Uncalibrated
 from grading.manifest import Manifest
 from grading.projection import semantic
@@ -35,8 +44,6 @@ from grading.redaction import Redactor
 from grading.store import Store, judgments, reading
 from simulator.canonical import canonical, sha256
 
-JUDGE_UNAVAILABLE = "judge_unavailable"
-BUDGET = "budget"
 _GROUP = 100
 """Judgments in one commit, at most, and"""
 _GROUP_SECONDS = 1.0

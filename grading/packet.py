@@ -24,11 +24,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import Field, JsonValue
+from pydantic import Field
 
 from grading.arms import ARMS, Arm
 from grading.cost import Cost, CostTotal, known, total
 from grading.graders import GradeDocument, Verdict
+from grading.judge import JudgeVerdict
+from grading.judge.judgment import (
+    BUDGET,
+    JUDGE_UNAVAILABLE,
+    NOT_JUDGED,
+    CostComponent,
+    Judgment,
+    SemanticState,
+    joint_verdict,
+    pending_cost,
+)
 from grading.manifest import Manifest
 from grading.matrix_file import SyntheticProfile
 from grading.schedule import Planned
@@ -47,8 +58,9 @@ class Artifact(WireModel):
 
     grades: list[GradeDocument]
     """By the manifest's graders, in their order and of their versions."""
-    judgments: list[JsonValue]
-    """What a judge said of the message, each with its own version. Empty where the manifest registers no judge."""
+    judgments: list[Judgment]
+    """What the registered judge's judging of the message came to, one at most. Empty where it is pending, and where
+    the manifest registers no judge."""
     ledger: Ledger
 
 
@@ -65,8 +77,15 @@ class LostAttempt(WireModel):
 class Semantic(WireModel):
     """What is known of the message's truth."""
 
-    state: Literal["unqualified"]
-    reason: Literal["no_judge"]
+    state: SemanticState
+    reason: str | None
+    """Why it is unqualified or pending; of a qualified abstention, the judge's error if that was why."""
+    verdict: JudgeVerdict | None
+    """What the judge said, whether it counts or not."""
+    cost: CostComponent | None
+    """The component that this trial carries, whoever paid for it; None where no judge is registered."""
+    cached: bool
+    """Whether it rests on a call that was made for another judgment: the component is carried here, spent there."""
 
 
 class Row(WireModel):
@@ -86,6 +105,8 @@ class Row(WireModel):
     counters: dict[str, Count] | None
     """Every check that counts something, by its name."""
     semantic: Semantic | None
+    joint: Verdict | None
+    """Passed iff the structural grade is and the message is a qualified pass; None where no judge is registered."""
     latency_ms: Count | None
     """By the measurement profile."""
     elapsed_us: Count | None
@@ -123,6 +144,16 @@ class Evidence(NamedTuple):
     ledger: Mapping[str, Any]
     grade: Mapping[str, Any]
     reused: bool
+    judgment: Judgment | None = None
+    """By the registered judge."""
+
+
+NO_JUDGE: dict[str, Any] = {
+    "state": "unqualified", "reason": "no_judge", "verdict": None, "cost": None, "cached": False,
+}  # fmt: skip
+
+CALIBRATION_NOT_TRUSTED = "calibration_not_trusted"
+"""Why a judgment that counted when it was made does not count for a reader who does not trust its calibration."""
 
 
 class Rows:
@@ -133,14 +164,24 @@ class Rows:
         profile = manifest.measurement_profile
         self._synthetic = profile.synthetic if isinstance(profile, SyntheticProfile) else None
         self._cost = known(self._synthetic.cost).micro_dollars if self._synthetic else None
+        self._judged = manifest.judge is not None
 
     def row(
-        self, planned: Planned, evidence: Evidence | None, lost: Sequence[Mapping[str, Any]], reason: str | None
+        self,
+        planned: Planned,
+        evidence: Evidence | None,
+        lost: Sequence[Mapping[str, Any]],
+        reason: str | None,
+        pending: str | None = None,
     ) -> dict[str, Any]:
         """The row of one planned trial, as a JSON value.
 
+        Args:
+            reason: why its whole cell failed, where it is missing.
+            pending: why the registered judge has not judged it, where it has not.
+
         Raises:
-            RowContradiction: attempts are missing or told twice.
+            RowContradiction: attempts are missing or told twice, or a message cannot be pending for that reason.
         """
         row: dict[str, Any] = {
             "sequence": planned.sequence,
@@ -167,14 +208,51 @@ class Rows:
             "counters": {
                 check["name"]: check["observed"] for check in grade["checks"] if type(check["observed"]) is int
             },
-            "semantic": {"state": "unqualified", "reason": "no_judge"},
+            "semantic": self._semantic(evidence.judgment, pending),
             "elapsed_us": elapsed,
             "reused": evidence.reused,
         }
+        row["joint"] = joint_verdict(grade["verdict"], row["semantic"]["state"]) if self._judged else None
         if self._synthetic is not None:
             return row | {"latency_ms": self._synthetic.latency_ms, "cost_micro_dollars": self._cost}
         # What an agent says of its own usage is no evidence of cost, and nothing else tells it yet: unknown, not zero.
         return row | {"latency_ms": (elapsed + 500) // 1000, "cost_micro_dollars": None}
+
+    def _semantic(self, judgment: Judgment | None, pending: str | None) -> dict[str, Any]:
+        if not self._judged:
+            return NO_JUDGE
+        if judgment is not None:
+            return {
+                "state": judgment.state,
+                "reason": judgment.reason,
+                "verdict": judgment.verdict,
+                "cost": {"state": judgment.cost.state, "micro_dollars": judgment.cost.micro_dollars},
+                "cached": judgment.cached,
+            }
+        if pending not in _PENDING:
+            raise RowContradiction("row.semantic.reason", f"without a judgment it is one of {', '.join(_PENDING)}")
+        return {
+            "state": "pending",
+            "reason": pending,
+            "verdict": None,
+            "cost": {"state": pending_cost(pending).state, "micro_dollars": None},
+            "cached": False,
+        }
+
+
+_PENDING = (NOT_JUDGED, BUDGET, JUDGE_UNAVAILABLE)
+
+
+def distrusted(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row as it is for a reader who does not trust the calibration: the judge's word does not count."""
+    semantic = row["semantic"]
+    if semantic is None or not semantic["state"].startswith("qualified_"):
+        return dict(row)
+    return {
+        **row,
+        "semantic": {**semantic, "state": "unqualified", "reason": CALIBRATION_NOT_TRUSTED},
+        "joint": joint_verdict(row["verdict"], "unqualified"),
+    }
 
 
 _MISSING: dict[str, Any] = {
@@ -185,6 +263,7 @@ _MISSING: dict[str, Any] = {
     "failed_checks": None,
     "counters": None,
     "semantic": None,
+    "joint": None,
     "latency_ms": None,
     "elapsed_us": None,
     "cost_micro_dollars": None,
@@ -218,7 +297,13 @@ class ArmTotals:
     unscored: int = 0
     passed: int = 0
     completed: int = 0
+    joint: int = 0
+    """Passed structurally and by a qualified judge."""
+    qualified_pass: int = 0
+    qualified_fail: int = 0
+    qualified_abstention: int = 0
     unqualified_messages: int = 0
+    pending_messages: int = 0
     reused: int = 0
     lost_attempts: int = 0
     discarded_after_action: int = 0
@@ -234,6 +319,9 @@ class Totals:
 
     arms: dict[Arm, ArmTotals] = field(default_factory=lambda: {arm: ArmTotals() for arm in ARMS})
     cost: CostTotal = field(default_factory=lambda: total([]))
+    """Of the agents' and the judge's components."""
+    judge_cost: CostTotal = field(default_factory=lambda: total([]))
+    """Of the judge's alone: what the trials carry, not what was spent."""
 
     def add(self, row: Mapping[str, Any]) -> None:
         arm = self.arms[row["arm"]]
@@ -247,11 +335,18 @@ class Totals:
             arm.unscored += row["verdict"] == "unscored"
             arm.passed += row["verdict"] == "passed"
             arm.completed += row["completed"] is True
-            arm.unqualified_messages += row["semantic"]["state"] == "unqualified"
+            arm.joint += row["joint"] == "passed"
+            count_of = _STATE_COUNTS[row["semantic"]["state"]]
+            setattr(arm, count_of, getattr(arm, count_of) + 1)
             arm.reused += row["reused"]
             for name, count in row["counters"].items():
                 arm.counters[name] = arm.counters.get(name, 0) + count
-        self.cost = _together(self.cost, total([_cost_of(row)]))
+        components = [_cost_of(row)]
+        if row["semantic"] is not None and row["semantic"]["cost"] is not None:
+            judge = row["semantic"]["cost"]
+            components.append(Cost(judge["state"], judge["micro_dollars"]))
+            self.judge_cost = _together(self.judge_cost, total(components[1:]))
+        self.cost = _together(self.cost, total(components))
 
     def merge(self, other: "Totals") -> None:
         for name, arm in self.arms.items():
@@ -262,19 +357,33 @@ class Totals:
             for counter, count in more.counters.items():
                 arm.counters[counter] = arm.counters.get(counter, 0) + count
         self.cost = _together(self.cost, other.cost)
+        self.judge_cost = _together(self.judge_cost, other.judge_cost)
 
     def to_json(self) -> dict[str, Any]:
-        cost = self.cost
         return {
             **{name: arm.to_json() for name, arm in self.arms.items()},
-            "cost": {
-                "known_subtotal_micro_dollars": cost.known_subtotal,
-                "known": cost.known,
-                "unknown": cost.unknown,
-                "not_dispatched": cost.not_dispatched,
-                "complete_micro_dollars": cost.complete,
-            },
+            "cost": cost_json(self.cost),
+            "judge_cost": cost_json(self.judge_cost),
         }
+
+
+_STATE_COUNTS: dict[SemanticState, str] = {
+    "qualified_pass": "qualified_pass",
+    "qualified_fail": "qualified_fail",
+    "qualified_abstention": "qualified_abstention",
+    "unqualified": "unqualified_messages",
+    "pending": "pending_messages",
+}
+
+
+def cost_json(cost: CostTotal) -> dict[str, Any]:
+    return {
+        "known_subtotal_micro_dollars": cost.known_subtotal,
+        "known": cost.known,
+        "unknown": cost.unknown,
+        "not_dispatched": cost.not_dispatched,
+        "complete_micro_dollars": cost.complete,
+    }
 
 
 def _cost_of(row: Mapping[str, Any]) -> Cost:

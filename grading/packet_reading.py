@@ -176,6 +176,12 @@ def check_manifest_hash(packet: PacketFile) -> None:
         raise PacketRefused(f"is {packet.manifest_hash}, the manifest's is {found}", field="manifest_hash")
 
 
+def member_path(dotted: str) -> str:
+    """A path with positions in brackets, without the names of union members that pydantic puts into it."""
+    parts = [part for part in dotted.split(".") if not re.fullmatch(r"(Answered|Failed|Refused)Call", part)]
+    return "".join(f"[{part}]" if part.isdigit() else f".{part}" for part in parts).removeprefix(".")
+
+
 def _shown(line: bytes) -> str:
     if not line:
         return "the end of the file"

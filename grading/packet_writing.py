@@ -11,9 +11,12 @@ from typing import IO, Any
 import orjson
 
 from grading.arms import check_comparison
+from grading.judge.configuration import RegisteredJudge
+from grading.judge.judgment import NOT_JUDGED, Judgment
 from grading.manifest import Manifest
 from grading.packet import OPENING, Evidence, RowContradiction, Rows, Totals
-from grading.store import Store, StoreError, reading
+from grading.store import Store, StoreError, judgments, reading
+from grading.store.attempts import batches
 from grading.yaml_file import FileError
 from simulator.canonical import canonical, sha256
 
@@ -114,22 +117,57 @@ def _artifacts(
         for cell in reading.cells(store, matrix.id)
         if cell.state == "failed"
     }
-    trials = reading.trials(store, matrix.id, ledgers=True, grades=True)
-    for planned, trial in zip(manifest.planned(), trials, strict=True):
+    judged = _judged(store, manifest, reading.trials(store, matrix.id, ledgers=True, grades=True))
+    for planned, (trial, stored) in zip(manifest.planned(), judged, strict=True):
         attempts = lost.of(trial.sequence)
-        evidence = None
+        evidence, pending = None, None
         if trial.ledger is not None:
             grade = _registered_grade(store, manifest, trial)
-            artifact = b'{"grades":%b,"judgments":[],"ledger":%b}' % (canonical([grade]), trial.ledger)
-            evidence = Evidence(sha256(artifact), orjson.loads(trial.ledger), grade, trial.reused_from is not None)
+            document = stored.document if stored is not None and stored.document is not None else b""
+            judgment = Judgment.model_validate_json(document) if document else None
+            pending = None if judgment is not None else stored.reason if stored is not None else NOT_JUDGED
+            artifact = b'{"grades":%b,"judgments":[%b],"ledger":%b}' % (canonical([grade]), document, trial.ledger)
+            ledger, reused = orjson.loads(trial.ledger), trial.reused_from is not None
+            evidence = Evidence(sha256(artifact), ledger, grade, reused, judgment)
             yield artifact
         reason = reasons.get((trial.condition, trial.case_id)) if evidence is None else None
         try:
-            row = make.row(planned, evidence, attempts, reason)
+            row = make.row(planned, evidence, attempts, reason, pending)
         except RowContradiction as error:
             raise NotExportable(f"the store contradicts itself on trial {trial.sequence}: {error}") from error
         totals.add(row)
         rows.write(canonical(row) + b"\n")
+
+
+def _judged(
+    store: Store, manifest: Manifest, trials: Iterator[reading.Trial]
+) -> Iterator[tuple[reading.Trial, judgments.StoredJudgment | None]]:
+    """The trials, each with what judging by the registered judge and calibration came to."""
+    for group in batches(trials, 100):
+        found: dict[int, judgments.StoredJudgment] = {}
+        if manifest.judge is not None:
+            evidence = [one.evidence_attempt_id for one in group if one.evidence_attempt_id is not None]
+            found = judgments.latest(store, evidence, manifest.judge.configuration_hash())
+        for trial in group:
+            stored = found.get(trial.evidence_attempt_id or 0)
+            if stored is not None and manifest.judge is not None:
+                stored = _registered_judgment(store, manifest.judge, stored)
+            yield trial, stored
+
+
+def _registered_judgment(
+    store: Store, judge: RegisteredJudge, latest: judgments.StoredJudgment
+) -> judgments.StoredJudgment | None:
+    """The latest under the registered calibration: the same judge may have been asked under another one since."""
+
+    def registered(one: judgments.StoredJudgment) -> bool:
+        if one.configuration_hash != judge.configuration_hash():
+            return False
+        return one.document is None or orjson.loads(one.document)["calibration_hash"] == judge.calibration
+
+    if registered(latest):
+        return latest
+    return next(filter(registered, reversed(judgments.history(store, latest.attempt_id))), None)
 
 
 def _registered_grade(store: Store, manifest: Manifest, trial: reading.Trial) -> dict[str, Any]:

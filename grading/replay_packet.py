@@ -10,7 +10,7 @@ hash of the whole file alone. Source: the order-resolution seed, katas 43 and 44
 import multiprocessing
 import re
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -23,9 +23,22 @@ from pydantic import BaseModel, ValidationError
 from grading.arms import ARMS, NotAComparison, check_comparison
 from grading.graders import UnknownGrader, load_grader
 from grading.intake import Quarantined, validate
+from grading.judge.judgment import Judgment
 from grading.manifest import Manifest, assignment, trial_name
-from grading.packet import Artifact, Evidence, Incident, Row, RowContradiction, Rows, Totals, sealed_by_for
-from grading.packet_reading import PacketFile, PacketRefused, check_manifest_hash
+from grading.packet import (
+    Artifact,
+    Evidence,
+    Incident,
+    Row,
+    RowContradiction,
+    Rows,
+    Totals,
+    cost_json,
+    distrusted,
+    sealed_by_for,
+)
+from grading.packet_judgment import Calls, JudgmentChecker, UsedCall, used_calls
+from grading.packet_reading import PacketFile, PacketRefused, check_manifest_hash, member_path
 from grading.projection import structural
 from grading.schedule import Planned, at, presented
 from simulator.assignment import simulator_identity
@@ -37,12 +50,13 @@ PROVES = (
     "every recorded call, given again to a fresh world made from the registered case, has the recorded result or error",
     "every ledger ends in the recorded states, and the grades, rows, costs, latencies and totals follow from it",
     "no planned trial, arm, case or repetition is left out, repeated or out of order; a missing one is shown as such",
+    "every judgment is by the registered judge and calibration, on what happened in its own trial; its receipt fits",
 )
 PROVES_NOT = (
     "that the calls were ever made: a fabricated packet that is consistent passes",
     "who made it, or where: a hash shows integrity, not origin",
     "that the cases are right, or speak for other customers than theirs",
-    "that a message is true, where no judge was registered",
+    "that a message is true: what a judge said was only observed, and counts by a calibration that you chose to trust",
     "that times and the agents' own accounts of their usage are right: they were only observed",
 )
 
@@ -59,6 +73,15 @@ class Pair(NamedTuple):
     artifact: bytes | None
 
 
+class Checked(NamedTuple):
+    """One trial that holds."""
+
+    row: dict[str, Any]
+    envelope: dict[str, Any] | None
+    """Of its ledger, where there is evidence."""
+    judgment: Judgment | None
+
+
 @dataclass(slots=True)
 class Replayed:
     """What some trials came to."""
@@ -69,12 +92,17 @@ class Replayed:
     """Cases' repetitions with evidence in both arms, and"""
     pairs_in_order: int = 0
     """those of them whose first arm had ended when the second began."""
+    trusted: Totals | None = None
+    """The totals for a reader who does not trust the calibration; None where that makes no difference."""
     reused: list[str] = field(default_factory=list)
     """The names of trials of other matrices."""
+    calls: list[UsedCall] = field(default_factory=list)
 
     def merge(self, other: "Replayed") -> None:
         self.trials += other.trials
         self.totals.merge(other.totals)
+        if self.trusted is not None and other.trusted is not None:
+            self.trusted.merge(other.trusted)
         self.pairs += other.pairs
         self.pairs_in_order += other.pairs_in_order
 
@@ -97,7 +125,16 @@ class Report:
     reused: int
     incidents: int
     profile: str
+    judge: str | None
+    """The registered judge's configuration hash."""
+    calibration: str | None
+    """That it was to count by."""
+    calibration_trusted: bool | None
+    """By the caller; None where there is none."""
+    judge_calls: dict[str, Any]
+    """The cost of each call once, however many trials carry it."""
     totals: dict[str, Any]
+    """As they are for this caller: under a calibration that is not trusted no judgment counts."""
     notes: list[str]
 
     def to_json(self) -> dict[str, Any]:
@@ -109,34 +146,49 @@ class Report:
         }
 
 
-def replay_packet(path: Path, *, expected_sha256: str | None = None, processes: int = 1) -> Report:
+def replay_packet(
+    path: Path,
+    *,
+    expected_sha256: str | None = None,
+    trusted_calibrations: Collection[str] = (),
+    processes: int = 1,
+) -> Report:
     """Replays a packet.
 
     Args:
         expected_sha256: the anchor: the hash of the file's bytes that the caller knows from elsewhere.
+        trusted_calibrations: hashes of the calibration records that the caller trusts. Nothing in a packet can make
+            one trusted: judgments under another one are checked all the same, and count for nothing.
 
     Raises:
         PacketRefused: naming the first place that is contradicted.
         OSError: the file cannot be read.
     """
+    trusted = frozenset(_hash_of(each, "--trust-calibration") for each in trusted_calibrations)
     packet = PacketFile(path)
     if expected_sha256 is not None:
         check_expected(packet, expected_sha256)
     check_manifest_hash(packet)
     checker = _checker(packet.manifest)
-    whole = Replayed()
+    calibration = checker.manifest.judge.calibration if checker.manifest.judge is not None else None
+    trust = calibration is None or calibration in trusted
+    whole = Replayed(trusted=Totals())
     reused: set[bytes] = set()
+    calls = Calls()
     for part in _replay(packet, checker, processes):
         for name in part.reused:
             # Names of this matrix's own trials follow from the manifest; others can only be told apart.
             if (key := name.encode()) in reused:
                 raise PacketRefused(f"the evidence of trial {name} is used twice", field="artifacts")
             reused.add(key)
+        for used in part.calls:
+            calls.add(used)
         whole.merge(part)
     if whole.trials != checker.planned:
         raise PacketRefused("there is no row of this planned trial", trial=whole.trials, field="row")
     _check_end(packet, whole.totals, checker)
-    return _report(packet, checker.manifest, whole, anchored=expected_sha256 is not None)
+    anchored = expected_sha256 is not None
+    return _report(packet, checker.manifest, whole, calls, anchored=anchored, calibration_trusted=trust)
 
 
 def check_expected(packet: PacketFile, expected: str) -> None:
@@ -145,11 +197,16 @@ def check_expected(packet: PacketFile, expected: str) -> None:
     Raises:
         PacketRefused: they are not, or the expectation is no SHA-256.
     """
-    digits = expected.removeprefix("sha256:").lower()
+    wanted = _hash_of(expected, "--expect-sha256")
+    if packet.sha256 != wanted:
+        raise PacketRefused(f"its SHA-256 is {packet.sha256}, expected was {wanted}", field="the file")
+
+
+def _hash_of(text: str, option: str) -> str:
+    digits = text.removeprefix("sha256:").lower()
     if not re.fullmatch("[0-9a-f]{64}", digits):
-        raise PacketRefused(f"{expected!r} is no SHA-256: write 64 hexadecimal digits", field="--expect-sha256")
-    if packet.sha256 != f"sha256:{digits}":
-        raise PacketRefused(f"its SHA-256 is {packet.sha256}, expected was sha256:{digits}", field="the file")
+        raise PacketRefused(f"{text!r} is no SHA-256: write 64 hexadecimal digits", field=option)
+    return f"sha256:{digits}"
 
 
 class Checker:
@@ -163,12 +220,12 @@ class Checker:
         try:
             self.manifest = Manifest.from_document(document)
             check_comparison(self.manifest)
-            # Read once more as plain JSON, for models take true for 1 and fill in what is missing.
+            # Read once more as plain JSON, for a model fills in what is missing.
             written = orjson.loads(document)
             whole = orjson.loads(self.manifest.document())
             if (where := first_difference(whole, written, "manifest")) is not None:
                 raise PacketRefused("is missing, or not in its registered form", field=where)
-            if canonical(written) != document or type(self.manifest.version) is not int:
+            if canonical(written) != document:
                 raise PacketRefused("is not in canonical form", field="manifest")
         except ValidationError as error:
             raise _invalid(error, "manifest") from error
@@ -178,17 +235,24 @@ class Checker:
         self._grader_version = _check_graders(self.manifest)
         self._grader, self._expectations = _check_cases(self.manifest)
         self._rows = Rows(self.manifest)
+        self._judgments = JudgmentChecker(self.manifest)
+        self._counts = self.manifest.judge is not None and self.manifest.judge.calibration is not None
         self._assignments: dict[tuple[int, int, str], dict[str, Any]] = {}
         self.planned = self.manifest.repetitions * len(self.manifest.cases) * len(ARMS)
 
     def replay(self, first: int, pairs: Iterable[Pair]) -> Replayed:
         """Replays consecutive trials from the planned place ``first`` on, which must be even: both arms of a pair."""
-        found = Replayed()
+        found = Replayed(trusted=Totals() if self._counts else None)
         before: dict[str, Any] | None = None
         for sequence, pair in enumerate(pairs, first):
-            row, envelope = self.check(sequence, pair)
+            checked = self.check(sequence, pair)
+            row, envelope = checked.row, checked.envelope
             found.trials += 1
             found.totals.add(row)
+            if found.trusted is not None:
+                found.trusted.add(distrusted(row))
+            if checked.judgment is not None:
+                found.calls += used_calls(sequence, checked.judgment)
             if envelope is not None and row["reused"]:
                 found.reused.append(envelope["trial"])
             if sequence % 2 and before is not None and envelope is not None:
@@ -197,8 +261,8 @@ class Checker:
             before = envelope
         return found
 
-    def check(self, sequence: int, pair: Pair) -> tuple[dict[str, Any], dict[str, Any] | None]:
-        """The row and, where there is evidence, the envelope of one trial that holds.
+    def check(self, sequence: int, pair: Pair) -> "Checked":
+        """One trial that holds.
 
         Raises:
             PacketRefused: it does not.
@@ -215,13 +279,16 @@ class Checker:
             raise PacketRefused(f"is no JSON: {error}", trial=sequence, field="row") from error
         evidence = None if pair.artifact is None else self._evidence(planned, row, pair.artifact)
         try:
-            expected = self._rows.row(planned, evidence, row["lost"], row["reason"])
+            pending = row["semantic"]["reason"] if row["semantic"] is not None else None
+            expected = self._rows.row(planned, evidence, row["lost"], row["reason"], pending)
         except RowContradiction as error:
             raise PacketRefused(error.message, trial=sequence, field=error.place) from error
         if canonical_of_parsed(expected) != pair.row:
             where = first_difference(expected, row, "row")
             raise PacketRefused(_against(expected, row, where, "row"), trial=sequence, field=where or "row")
-        return row, evidence.ledger["envelope"] if evidence is not None else None
+        if evidence is None:
+            return Checked(row, None, None)
+        return Checked(row, evidence.ledger["envelope"], evidence.judgment)
 
     def _evidence(self, planned: Planned, row: dict[str, Any], artifact: bytes) -> Evidence:
         sequence = planned.sequence
@@ -234,24 +301,22 @@ class Checker:
                 trial=sequence,
                 field="row.artifact",
             )
-        if members["judgments"] != []:
-            raise PacketRefused(
-                "there is a judgment, and the manifest registers no judge", trial=sequence, field="judgments"
-            )
         try:
-            beginning = b'{"grades":%b,"judgments":[],"ledger":' % canonical_of_parsed(members["grades"])
+            written = canonical_of_parsed(members["grades"]), canonical_of_parsed(members["judgments"])
+            beginning = b'{"grades":%b,"judgments":%b,"ledger":' % written
         except NotCanonicalizable as error:
-            raise PacketRefused(str(error), trial=sequence, field="grades") from error
+            raise PacketRefused(str(error), trial=sequence, field="artifact") from error
         if not artifact.startswith(beginning) or not artifact.endswith(b"}"):
             raise PacketRefused("is not in canonical form", trial=sequence, field="artifact")
         content = self._check_ledger(planned, row["reused"], len(row["lost"]), artifact[len(beginning) : -1], members)
         grade = self._grader.grade(structural(content), self._expectations[planned.case]).to_json()
         grade["grader_version"] = self._grader_version
         # Text for text first: the values are walked through only to name the place.
-        if not artifact.startswith(b'{"grades":%b,"judgments"' % canonical([grade])):
+        if not artifact.startswith(b'{"grades":%b,"judgments"' % canonical_of_parsed([grade])):
             where = first_difference([grade], members["grades"], "grades") or "grades"
             raise PacketRefused(_against([grade], members["grades"], where, "grades"), trial=sequence, field=where)
-        return Evidence(artifact_hash, members["ledger"], grade, row["reused"])
+        judgment = self._judgments.check(sequence, members["judgments"], content, planned.case)
+        return Evidence(artifact_hash, members["ledger"], grade, row["reused"], judgment)
 
     def _check_ledger(
         self, planned: Planned, reused: bool, lost: int, document: bytes, members: dict[str, Any]
@@ -266,10 +331,12 @@ class Checker:
                 message = "is this trial's own name, and the row says that another trial made the evidence"
                 raise PacketRefused(message, trial=planned.sequence, field="ledger.envelope.trial")
         try:
-            ledger = validate(document, self._assignment(planned), name, number)
+            ledger = validate(document, self._assignment(planned), name, number, parsed=members["ledger"])
         except Quarantined as error:
             place, _, message = str(error).partition(": ")
-            raise PacketRefused(message or place, trial=planned.sequence, field=f"ledger.{_path(place)}") from error
+            raise PacketRefused(
+                message or place, trial=planned.sequence, field=f"ledger.{member_path(place)}"
+            ) from error
         calls, allowed = len(ledger.content["calls"]), condition.limits.tool_calls
         if calls > allowed:
             message = f"{calls} calls were answered, {allowed} are allowed"
@@ -324,7 +391,7 @@ def _check_cases(manifest: Manifest) -> tuple[Any, list[Any]]:
         problems = grader.check_case(case.records, case.customer_id, case.replies, expectation)
         if problems:
             path, _, message = problems[0].partition(": ")
-            raise PacketRefused(message, field=f"{place}.{_path(path)}")
+            raise PacketRefused(message, field=f"{place}.{member_path(path)}")
         expectations.append(expectation)
     return grader, expectations
 
@@ -366,13 +433,7 @@ def _claimed(ledger: Any) -> tuple[str, int]:
 def _invalid(error: ValidationError, place: str, trial: int | None = None) -> PacketRefused:
     first = error.errors(include_url=False, include_input=False)[0]
     inner = ".".join(str(part) for part in first["loc"])
-    return PacketRefused(first["msg"], trial=trial, field=_path(f"{place}.{inner}" if inner else place))
-
-
-def _path(dotted: str) -> str:
-    """A path with positions in brackets, without the names of union members that pydantic puts into it."""
-    parts = [part for part in dotted.split(".") if not re.fullmatch(r"(Answered|Failed|Refused)Call", part)]
-    return "".join(f"[{part}]" if part.isdigit() else f".{part}" for part in parts).removeprefix(".")
+    return PacketRefused(first["msg"], trial=trial, field=member_path(f"{place}.{inner}" if inner else place))
 
 
 def _against(expected: Any, found: Any, where: str | None, root: str) -> str:
@@ -436,7 +497,7 @@ def _chunks(packet: PacketFile) -> Iterator[tuple[int, list[Pair]]]:
     used = 0
     for sequence, row in enumerate(packet.elements("rows")):
         artifact = None
-        if _names_artifact(row, sequence):
+        if not _NO_ARTIFACT.match(row):
             artifact = next(artifacts, None)
             if artifact is None:
                 raise PacketRefused("the artifact that the row names is missing", trial=sequence, field="row.artifact")
@@ -452,12 +513,8 @@ def _chunks(packet: PacketFile) -> Iterator[tuple[int, list[Pair]]]:
         raise PacketRefused("no row names this artifact", field=f"artifacts[{used}]")
 
 
-def _names_artifact(row: bytes, sequence: int) -> bool:
-    try:
-        members = orjson.loads(row)
-    except orjson.JSONDecodeError as error:
-        raise PacketRefused(f"is no JSON: {error}", trial=sequence, field="row") from error
-    return members.get("artifact") is not None
+_NO_ARTIFACT = re.compile(rb'\{"arm":"[a-z]*","artifact":null,')
+"""How the row of a trial without one begins. A row in another form is refused when it is replayed."""
 
 
 def _check_end(packet: PacketFile, totals: Totals, checker: Checker) -> None:
@@ -489,16 +546,32 @@ def _check_end(packet: PacketFile, totals: Totals, checker: Checker) -> None:
         )
 
 
-def _report(packet: PacketFile, manifest: Manifest, whole: Replayed, *, anchored: bool) -> Report:
-    arms = whole.totals.arms.values()
+def _report(
+    packet: PacketFile, manifest: Manifest, whole: Replayed, calls: Calls, *, anchored: bool, calibration_trusted: bool
+) -> Report:
+    totals = whole.totals if calibration_trusted or whole.trusted is None else whole.trusted
+    judge = manifest.judge
+    calibration = judge.calibration if judge is not None else None
+    arms = totals.arms.values()
     missing, reused = sum(arm.missing for arm in arms), sum(arm.reused for arm in arms)
+    pending = sum(arm.pending_messages for arm in arms)
     notes = []
     if not anchored:
         notes.append(
             "without --expect-sha256, what was registered or only observed may have been changed: see docs/packet.md"
         )
+    if not calibration_trusted:
+        counted = sum(
+            arm.qualified_pass + arm.qualified_fail + arm.qualified_abstention for arm in whole.totals.arms.values()
+        )
+        notes.append(
+            f"{counted} messages counted when they were judged and are unqualified here: you do not trust calibration "
+            f"{calibration}; where you know that record, say so with --trust-calibration"
+        )
     if missing:
         notes.append(f"{missing} of {whole.trials} trials are missing, and a missing trial is never a pass")
+    if pending:
+        notes.append(f"{pending} messages were not judged yet, and a pending judgment is never a pass")
     if reused:
         notes.append(f"{reused} trials were taken over from another matrix: the comparison is exploratory")
     if simulator_identity() != manifest.simulator.model_dump(mode="json"):
@@ -517,6 +590,32 @@ def _report(packet: PacketFile, manifest: Manifest, whole: Replayed, *, anchored
         reused=reused,
         incidents=packet.counts["incidents"],
         profile=profile,
-        totals=whole.totals.to_json(),
+        judge=judge.configuration_hash() if judge is not None else None,
+        calibration=calibration,
+        calibration_trusted=None if calibration is None else calibration_trusted,
+        judge_calls=cost_json(calls.cost),
+        totals=totals.to_json(),
         notes=notes,
     )
+
+
+def judgments(path: Path, report: Report) -> Iterator[tuple[str, Judgment | None, Manifest]]:
+    """Of each trial with evidence in a packet that was replayed: its name, and the judgment where there is one.
+
+    Raises:
+        PacketRefused: the file is another one than was replayed.
+        OSError: it cannot be read.
+    """
+    packet = PacketFile(path)
+    check_expected(packet, report.sha256)
+    manifest = _checker(packet.manifest).manifest
+    artifacts = packet.elements("artifacts")
+    for element in packet.elements("rows"):
+        row = orjson.loads(element)
+        if row["artifact"] is None:
+            continue
+        planned = at(row["sequence"], len(manifest.cases), len(ARMS))
+        name = f"{manifest.conditions[planned.condition].name}/{row['case']}/{row['repetition']}"
+        written = orjson.loads(next(artifacts))["judgments"]
+        judgment = Judgment.model_validate_json(canonical(written[0])) if written else None
+        yield name, judgment, manifest

@@ -11,21 +11,10 @@ from typing import Any, Literal
 
 import orjson
 
-from grading.cost import NOT_DISPATCHED, UNKNOWN, Cost, CostTotal
+from grading.cost import NOT_DISPATCHED, Cost, CostTotal
 from grading.graders import Verdict
-from grading.judging import BUDGET
+from grading.judge.judgment import NOT_JUDGED, SemanticState, joint_verdict, pending_cost, state_of
 from grading.store.judgments import StoredJudgment
-
-SemanticState = Literal["qualified_pass", "qualified_fail", "qualified_abstention", "unqualified", "pending"]
-
-NOT_JUDGED = "not_judged"
-"""The reason of a judgment that nobody has tried to make yet."""
-
-_QUALIFIED: dict[str, SemanticState] = {
-    "pass": "qualified_pass",
-    "fail": "qualified_fail",
-    "abstain": "qualified_abstention",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,35 +57,26 @@ def semantic_of(stored: StoredJudgment | None) -> Semantic:
     if stored is None:
         return Semantic("pending", NOT_JUDGED)
     if stored.state == "pending":
-        cost = NOT_DISPATCHED if stored.reason == BUDGET else UNKNOWN
+        cost = pending_cost(stored.reason or "").cost()
         return Semantic("pending", stored.reason, cost=cost, configuration_hash=stored.configuration_hash)
     assert stored.document is not None
     document = orjson.loads(stored.document)
     cost = Cost(document["cost"]["state"], document["cost"]["micro_dollars"])
-    cached = any(vote["cached"] for vote in document["votes"])
-    state = "unqualified" if document["unqualified"] is not None else _QUALIFIED[document["verdict"]]
     return Semantic(
-        state,
+        state_of(document["unqualified"], document["verdict"]),
         document["unqualified"] or document["error"],
         document["verdict"],
         document["explanation"],
         cost,
-        cached,
+        any(vote["cached"] for vote in document["votes"]),
         stored.configuration_hash,
         document,
     )
 
 
 def joint(structural: Verdict, semantic: Semantic) -> Verdict:
-    """The joint grade: passed iff the structural grade is passed and the semantic one is a qualified pass.
-
-    What has failed already stays failed, whatever is still to come; what waits for a verdict is unscored.
-    """
-    if structural == "failed" or semantic.state == "qualified_fail":
-        return "failed"
-    if structural == "unscored" or semantic.state == "pending":
-        return "unscored"
-    return "passed" if semantic.state == "qualified_pass" else "failed"
+    """The joint grade of a trial."""
+    return joint_verdict(structural, semantic.state)
 
 
 @dataclass(slots=True)

@@ -16,8 +16,11 @@ _OPTIONS = orjson.OPT_SORT_KEYS | orjson.OPT_STRICT_INTEGER
 
 _PLAIN = frozenset({str, int, bool, type(None)})
 
-_FRACTION = re.compile(rb"(?<![^:,\[])-?[0-9]+[.eE]")
-"""A number with a fraction or an exponent, which orjson may write otherwise; or a text that looks so."""
+_FRACTION = re.compile(rb"[:,\[]-?[0-9]+[.eE]")
+"""A member or element with a fraction or an exponent, which orjson may write otherwise; or a text that looks so."""
+
+_PERHAPS_FRACTION = re.compile(rb"[0-9](?:\.[0-9]|[eE])")
+"""The same with some texts more, such as hashes: looked for first, since it is found many times faster."""
 
 LARGEST_INTEGER = 2**53 - 1
 
@@ -46,7 +49,9 @@ def canonical_of_parsed(value: Any) -> bytes:
         data = orjson.dumps(value, option=_OPTIONS)
     except (TypeError, UnicodeEncodeError, RecursionError) as error:
         raise NotCanonicalizable(str(error)) from error
-    return data if data.isascii() and not _FRACTION.search(data) else canonical(value)
+    if not data.isascii() or not data.startswith((b"{", b"[")):
+        return canonical(value)
+    return canonical(value) if _PERHAPS_FRACTION.search(data) and _FRACTION.search(data) else data
 
 
 def sha256(data: bytes) -> str:

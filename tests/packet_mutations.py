@@ -34,6 +34,12 @@ VOCABULARIES = (
     ("PermissionError", "ValueError", "ToolTimeout", "InvalidCall"),
     ("order-a", "order-b", "order-c"),
     ("measured",),
+    ("pass", "fail", "abstain"),
+    ("known", "unknown", "not_dispatched"),
+    ("qualified_pass", "qualified_fail", "qualified_abstention", "unqualified", "pending"),
+    ("not_judged", "budget", "judge_unavailable"),
+    ("judge_error:TooLong", "judge_error:Refusal"),
+    ("max_completion_tokens", "max_tokens"),
 )
 
 

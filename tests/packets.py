@@ -12,9 +12,13 @@ from typing import Any
 import orjson
 
 from grading.graders import load_grader
+from grading.judge import verdict_of
+from grading.judge.configuration import RegisteredJudge, WrittenOpenAIJudge, registered
+from grading.judge.judgment import CostComponent, Judgment, Receipt, Vote, binding, carried
 from grading.manifest import Manifest, assignment, trial_name
 from grading.packet import Evidence, Rows, Totals
-from grading.projection import structural
+from grading.projection import semantic, structural
+from grading.redaction import Redactor
 from simulator.assignment import simulator_identity
 from simulator.canonical import canonical, canonical_hash, sha256
 from simulator.ledger import seal
@@ -138,13 +142,17 @@ for _record in RECORDS:
     _record["eligible"] = True
 
 
-def small_packet(profile: Any = None) -> Packet:
+def small_packet(profile: Any = None, *, judged: bool = False) -> Packet:
     """Two cases, two repetitions, two arms: every kind of call, ending, attempt and incident in eight trials.
 
     Args:
         profile: the measurement profile; measured without it.
+        judged: with a judge that is called, and every state that a message can be in.
     """
-    manifest = Manifest.model_validate(_manifest(profile or "measured"))
+    told = _manifest(profile or "measured")
+    if judged:
+        told |= {"judge": JUDGE.model_dump(), "redaction": {"rules": [{"pattern": "hat", "replacement": "[thing]"}]}}
+    manifest = Manifest.model_validate(told)
     grader = load_grader("orders")
     rows, totals = Rows(manifest), Totals()
     packet: Packet = {
@@ -168,11 +176,13 @@ def small_packet(profile: Any = None) -> Packet:
             ledger = orjson.loads(_ledger(given, script, name if own else ELSEWHERE, len(lost) + 1, planned.sequence))
             expectation = grader.Expectation.model_validate(case.expectation)
             grade = grader.grade(structural(ledger["content"]), expectation).to_json()
-            artifact = {"grades": [grade], "judgments": [], "ledger": ledger}
+            judgment = _JUDGED[script](manifest, planned.case, ledger["content"]) if judged else None
+            written_judgments = [judgment.model_dump(mode="json")] if judgment is not None else []
+            artifact = {"grades": [grade], "judgments": written_judgments, "ledger": ledger}
             packet["artifacts"].append(artifact)
-            evidence = Evidence(canonical_hash(artifact), ledger, grade, not own)
+            evidence = Evidence(canonical_hash(artifact), ledger, grade, not own, judgment)
         reason = "the image cannot be pulled" if script is None else None
-        row = rows.row(planned, evidence, lost, reason)
+        row = rows.row(planned, evidence, lost, reason, "judge_unavailable")
         totals.add(row)
         packet["rows"].append(row)
     packet["totals"] = totals.to_json()
@@ -347,3 +357,98 @@ _TRIALS: list[tuple[Script | None, list[dict[str, Any]], bool]] = [
     (_over, [], False),
     (_lost, [], True),
 ]
+
+
+CALIBRATION = "sha256:" + "c" * 64
+JUDGE: RegisteredJudge = registered(
+    WrittenOpenAIJudge(
+        type="openai", model="m-1", votes=3, longest_request=3_000, prices={"input": "0.15", "output": "0.6"},  # type: ignore[arg-type]
+        budget={"dollars": "5"},  # type: ignore[arg-type]
+    ),
+    "orders",
+    CALIBRATION,
+)  # fmt: skip
+JUDGED_AT = START + 3_600_000_000
+
+
+def vote(index: int, verdict: str, **changes: Any) -> Vote:
+    """An answer of the judge to a call of its own."""
+    told: dict[str, Any] = {
+        "index": index,
+        "call": f"{index:032x}",
+        "cached": False,
+        "verdict": verdict,
+        "explanation": f"{verdict}, for a reason",
+        "error": None,
+        "returned_model": "m-1",
+        "input_tokens": 1_000,
+        "output_tokens": 20,
+        "cost": CostComponent(state="known", micro_dollars=162),
+        "started": JUDGED_AT + 10 + 100 * index,
+        "ended": JUDGED_AT + 60 + 100 * index,
+    }
+    return Vote(**(told | changes))
+
+
+def judgment_of(
+    manifest: Manifest, case: int, content: dict[str, Any], votes: list[Vote], unqualified: str | None = None
+) -> Judgment:
+    """A judgment of an execution, put together here a second time."""
+    judge = manifest.judge
+    assert judge is not None
+    request = canonical(Redactor(manifest.redaction).value(semantic(content, judge.policy_version)))
+    told: dict[str, Any] = {
+        "criterion": judge.configuration.criterion,
+        "configuration_hash": judge.configuration_hash(),
+        "calibration_hash": judge.calibration,
+    }
+    if not votes:
+        nothing = dict.fromkeys(("checked_after", "request_hash", "verdict", "explanation", "error", "receipt"))
+        cost = CostComponent(state="not_dispatched", micro_dollars=None)
+        told |= {"qualification": AGENT_SOURCE, "checked_before": JUDGED_AT, "unqualified": unqualified}
+        return Judgment(**told, **nothing, votes=[], cost=cost)
+    verdict, explanation, error = verdict_of(list(votes))
+    told |= {"request_hash": sha256(request), "verdict": verdict, "explanation": explanation}
+    receipt = None
+    if unqualified is None:
+        bound = binding(content, manifest.cases[case].model_dump(mode="json"), judge.policy_version)
+        times = {"started": min(one.started for one in votes), "ended": max(one.ended for one in votes)}
+        receipt = Receipt(**told, **bound.model_dump(), **times, judge_version=judge.configuration.version)
+    told |= {"qualification": AGENT_SOURCE, "checked_before": JUDGED_AT, "checked_after": JUDGED_AT + 400}
+    return Judgment(**told, votes=votes, unqualified=unqualified, error=error, cost=carried(votes), receipt=receipt)
+
+
+def _of_votes(*votes: Vote, unqualified: str | None = None) -> Callable[..., Judgment]:
+    return lambda manifest, case, content: judgment_of(manifest, case, content, list(votes), unqualified)
+
+
+def _unsent(index: int) -> Vote:
+    nobody: dict[str, Any] = dict.fromkeys(("call", "returned_model", "input_tokens", "output_tokens"))
+    cost = CostComponent(state="not_dispatched", micro_dollars=None)
+    return vote(index, "abstain", error="TooLong", cost=cost, **nobody)
+
+
+_UNKNOWN = CostComponent(state="unknown", micro_dollars=None)
+_JUDGED: dict[Script | None, Callable[..., Judgment | None]] = {
+    # Two of three agree.
+    _right: _of_votes(vote(0, "pass"), vote(1, "fail", cost=_UNKNOWN), vote(2, "pass")),
+    # The evidence is longer than this judge is sent.
+    _refused: _of_votes(_unsent(0), _unsent(1), _unsent(2)),
+    # Its qualification ended during the call.
+    _approved: _of_votes(
+        vote(0, "pass", call="a" * 32), vote(1, "pass", call="b" * 32), vote(2, "fail", call="c" * 32),
+        unqualified="qualification_not_current",
+    ),
+    # From calls that were made for another judgment, some time before.
+    _wrong: _of_votes(*(
+        vote(index, "fail", call=f"{7 + index:032x}", cached=True, started=START, ended=START + 1) for index in range(3)
+    )),
+    _raised: _of_votes(unqualified="qualification_missing_or_revoked"),
+    # Two answers that could not be used, one of them without a word of its model.
+    _over: _of_votes(
+        vote(0, "abstain", call="d" * 32, error="Refusal"),
+        vote(1, "abstain", call="e" * 32, error="WrongSchema", returned_model=None, input_tokens=None, cost=_UNKNOWN),
+        vote(2, "pass", call="f" * 32),
+    ),
+    _lost: lambda *_: None,
+}  # fmt: skip

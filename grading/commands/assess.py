@@ -5,11 +5,13 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from grading import replay_packet
 from grading.calibration.assessment import Assessment, StoredJudgment
 from grading.calibration.assessment import assess as assess_judgments
 from grading.calibration.registry import Registry, microseconds
 from grading.calibration.rows import Scope
 from grading.commands import fail, one_matrix, open_store
+from grading.commands.replay import processors
 from grading.manifest import Manifest
 from grading.results import semantics
 from grading.store import Store, reading
@@ -17,19 +19,65 @@ from grading.store.attempts import batches
 from grading.visible import visible
 
 
-def assess(word: str | None, *, registry: Path, at: str | None, store: str, json: bool) -> None:
+def assess(
+    word: str | None,
+    *,
+    registry: Path,
+    at: str | None,
+    packet: Path | None = None,
+    expect_sha256: str | None = None,
+    store: str,
+    json: bool,
+) -> None:
+    if packet is not None and word is not None:
+        raise fail("name either a matrix or a --packet to assess")
+    if packet is None and expect_sha256 is not None:
+        raise fail("--expect-sha256 is the hash of a --packet: name that too")
     try:
         when = time.time_ns() // 1000 if at is None else microseconds(at)
     except ValueError as error:
         raise fail(f"--at: {error}") from error
     trusted = Registry.load(registry)
-    with open_store(store) as opened:
-        matrix = one_matrix(opened, word)
-        assessment = assess_judgments(judgments(opened, matrix), trusted, when)
-    if json:
-        print(json_format.dumps({**assessment.to_json(), "matrix": matrix.name}))
+    if packet is not None:
+        name, about, assessment = _of_packet(packet, expect_sha256, trusted, when)
     else:
-        print(text(matrix.name, assessment), end="")
+        with open_store(store) as opened:
+            matrix = one_matrix(opened, word)
+            assessment = assess_judgments(judgments(opened, matrix), trusted, when)
+        name, about = matrix.name, {}
+    if json:
+        print(json_format.dumps({**assessment.to_json(), "matrix": name, **about}))
+    else:
+        print(text(name, assessment), end="")
+
+
+def _of_packet(
+    path: Path, expect_sha256: str | None, registry: Registry, when: int
+) -> tuple[str, dict[str, str], Assessment]:
+    """The assessment of a packet that replays. What counted then counts as it was recorded: today is the question."""
+    try:
+        report = replay_packet.replay_packet(path, expected_sha256=expect_sha256, processes=processors())
+        held = list(_held(path, report))
+    except OSError as error:
+        raise fail(f"{path}: cannot be read: {error.strerror}") from error
+    return report.name, {"packet": report.sha256}, assess_judgments(held, registry, when)
+
+
+def _held(path: Path, report: replay_packet.Report) -> Iterator[StoredJudgment]:
+    for name, judgment, manifest in replay_packet.judgments(path, report):
+        judge = manifest.judge
+        if judge is None or judgment is None:
+            yield StoredJudgment(name, False, None, None, None, None)
+            continue
+        yield StoredJudgment(
+            name,
+            judgment.unqualified is None,
+            judgment.calibration_hash,
+            judgment.configuration_hash,
+            Scope(criterion=judgment.criterion, policy_version=judge.policy_version, world=manifest.world),
+            judgment.checked_after,
+            judgment.unqualified,
+        )
 
 
 def judgments(store: Store, matrix: reading.Matrix) -> Iterator[StoredJudgment]:

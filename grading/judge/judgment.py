@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from grading.cost import Cost
+from grading.graders import Verdict
 from grading.judge import Criterion, JudgeVerdict, verdict_of
 from simulator.canonical import canonical, canonical_hash, sha256
 from simulator.ledger import Microseconds, Sha256
@@ -13,6 +14,15 @@ from simulator.model import WireModel
 MicroDollars = Annotated[int, Field(ge=0, le=2**53 - 1)]
 Tokens = Annotated[int, Field(ge=0, le=2**53 - 1)]
 Reason = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,99}$")]
+
+SemanticState = Literal["qualified_pass", "qualified_fail", "qualified_abstention", "unqualified", "pending"]
+"""What judging a message came to. A qualified fail is evidence against it, a qualified abstention is no verdict, an
+unqualified judgment is no evidence at all, a pending one has not been made yet; none of them is a pass."""
+
+JUDGE_UNAVAILABLE = "judge_unavailable"
+BUDGET = "budget"
+NOT_JUDGED = "not_judged"
+"""The reason of a judgment that nobody has tried to make yet."""
 
 
 class CostComponent(WireModel):
@@ -51,6 +61,12 @@ class Vote(WireModel):
     cost: CostComponent
     started: Microseconds
     ended: Microseconds
+
+    @model_validator(mode="after")
+    def _is_an_answer(self) -> "Vote":
+        if self.error is not None and self.verdict != "abstain":
+            raise ValueError("an answer that cannot be used is an abstention")
+        return self
 
 
 class Receipt(WireModel):
@@ -99,6 +115,20 @@ class Judgment(WireModel):
     def refused(self) -> bool:
         return self.verdict is None
 
+    @property
+    def state(self) -> SemanticState:
+        return state_of(self.unqualified, self.verdict)
+
+    @property
+    def reason(self) -> str | None:
+        """Why it does not count; of a qualified abstention, the judge's error if that was why."""
+        return self.unqualified or self.error
+
+    @property
+    def cached(self) -> bool:
+        """Whether it rests on calls that were made for another judgment."""
+        return any(vote.cached for vote in self.votes)
+
     @model_validator(mode="after")
     def _holds_together(self) -> "Judgment":
         if self.verdict is None:
@@ -131,6 +161,35 @@ class Judgment(WireModel):
 
     def document(self) -> bytes:
         return canonical(self.model_dump(mode="json"))
+
+
+_QUALIFIED: dict[JudgeVerdict, SemanticState] = {
+    "pass": "qualified_pass",
+    "fail": "qualified_fail",
+    "abstain": "qualified_abstention",
+}
+
+
+def state_of(unqualified: str | None, verdict: JudgeVerdict | None) -> SemanticState:
+    """What a judgment that was made, or refused before the call, comes to."""
+    return "unqualified" if unqualified is not None or verdict is None else _QUALIFIED[verdict]
+
+
+def joint_verdict(structural: Verdict, semantic: SemanticState) -> Verdict:
+    """The joint grade: passed iff the structural grade is passed and the semantic one is a qualified pass.
+
+    What has failed already stays failed, whatever is still to come; what waits for a verdict is unscored.
+    """
+    if structural == "failed" or semantic == "qualified_fail":
+        return "failed"
+    if structural == "unscored" or semantic == "pending":
+        return "unscored"
+    return "passed" if semantic == "qualified_pass" else "failed"
+
+
+def pending_cost(reason: str) -> CostComponent:
+    """What a judgment that was not made may have cost: a judge that was asked in vain may send a bill all the same."""
+    return CostComponent(state="unknown" if reason == JUDGE_UNAVAILABLE else "not_dispatched", micro_dollars=None)
 
 
 def carried(votes: list[Vote]) -> CostComponent:

@@ -16,7 +16,7 @@ from grading.calibration.json_lines import write_lines
 from grading.calibration.rows import Judgment, read_rows
 from grading.phoenix_server import EmbeddedPhoenix
 from simulator.canonical import canonical_hash
-from tests.browser.test_comparison import BROWSERS, FLAGS, SCREENSHOTS
+from tests.browser.test_phoenix_comparison import BROWSERS, FLAGS, SCREENSHOTS
 from tests.integration.phoenix_fixture import REQUIRE_ALL, phoenix_server
 
 __all__ = ["phoenix_server"]

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grading.publisher import outgoing
@@ -123,10 +123,12 @@ def test_a_matrix_that_cannot_be_shown_is_refused(change: Any, told: str) -> Non
 
 anything = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters(exclude_categories=[])),
-    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=30), inner, max_size=4),
+    max_leaves=8,
 )
 
 
+@settings(max_examples=50)
 @given(anything)
 def test_whatever_leaves_is_json_without_nul_and_cutting_twice_is_cutting_once(value: Any) -> None:
     left = outgoing.json(value, longest=20)

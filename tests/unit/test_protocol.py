@@ -132,7 +132,11 @@ def test_numbers_are_kept_exactly() -> None:
     )
 
 
-@given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(), lambda inner: st.lists(inner)))
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.text(), lambda inner: st.lists(inner, max_size=4), max_leaves=8
+    )
+)
 def test_what_json_writes_is_read_back(value: Any) -> None:
     assert parse(json.dumps(value).encode()) == value
 

@@ -158,7 +158,7 @@ CONTRADICTED: dict[str, tuple[Change, int | None, int | None, str]] = {
     "a float for an integer": (setting("rows", 1, "elapsed_us", value=Raw("270.0")), 1, None, "row.elapsed_us"),
     "a float for an integer in a ledger": (
         setting(*ENVELOPE, "attempt", value=Raw("1.0")), 0, None, "ledger.envelope.attempt"),
-    "NaN in a row": (setting("rows", 1, "latency_ms", value=Raw("NaN")), 1, None, "row"),
+    "NaN in a row": (setting("rows", 1, "latency_ms", value=Raw("NaN")), 1, None, "row.latency_ms"),
     "NaN in a ledger": (setting(*CALLS, 0, "result", value=Raw("NaN")), 0, None, "artifact"),
     "an unknown field in a row": (setting("rows", 0, "note", value=None), 0, None, "row.note"),
     "a missing field in a row": (removing("rows", 0, "lost"), 0, None, "row.lost"),
@@ -195,8 +195,8 @@ CONTRADICTED: dict[str, tuple[Change, int | None, int | None, str]] = {
                 value={"tool": "drop_tables", "arguments": {}, "error": "PermissionError"}),
         1, 5, "ledger.content.calls[5]"),
     "a semantic claim": (
-        setting("rows", 0, "semantic", value={"state": "qualified_pass", "reason": None}), 0, None,
-        "row.semantic.state"),
+        setting("rows", 0, "semantic", "state", value="qualified_pass"), 0, None, "row.semantic.state"),
+    "a joint grade without a judge": (setting("rows", 0, "joint", value="passed"), 0, None, "row.joint"),
     "a judgment": (setting("artifacts", 0, "judgments", value=[{"verdict": "pass"}]), 0, None, "judgments"),
     "a qualified total": (
         setting("totals", "baseline", "unqualified_messages", value=0), None, None,

@@ -209,7 +209,7 @@ def test_the_bootstrap_agrees_with_the_exact_distribution_of_the_resampled_mean(
     assert found.upper == pytest.approx(stats.binom.ppf(0.975, 100, 0.2) / 100, abs=0.011)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=25)
 @given(paired(least=30))
 def test_bounds_and_intervals_contain_the_difference_and_have_a_width(pairs: list[Pair]) -> None:
     found = compare(pairs, RULE)
@@ -224,7 +224,7 @@ def test_bounds_and_intervals_contain_the_difference_and_have_a_width(pairs: lis
         assert interval.lower < interval.upper
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=25)
 @given(paired(), st.randoms(use_true_random=False))
 def test_the_order_of_the_input_decides_nothing(pairs: list[Pair], shuffle: random.Random) -> None:
     shuffled = list(pairs)
@@ -233,7 +233,7 @@ def test_the_order_of_the_input_decides_nothing(pairs: list[Pair], shuffle: rand
     assert replace(describe(shuffled), changes=()) == replace(describe(pairs), changes=())
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=25)
 @given(paired(least=30, missing=False))
 def test_swapping_the_arms_mirrors_the_difference_and_the_normal_interval(pairs: list[Pair]) -> None:
     found = compare(pairs, RULE)
@@ -334,7 +334,7 @@ def test_a_candidate_with_too_few_customers_still_counts_as_planned() -> None:
     assert with_small["small"].p_non_inferior is None
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=25)
 @given(paired(least=30))
 def test_one_candidate_alone_is_not_adjusted(pairs: list[Pair]) -> None:
     alone: Comparison = compare(pairs, RULE)

@@ -383,10 +383,11 @@ def _exploratory(manifest: Manifest, baseline: str, facts: Iterable[TrialFacts])
 
 def _arm(name: str, trials: Sequence[TrialFacts], lost: int, discarded: int) -> Arm:
     verdicts: dict[str, set[bool | None]] = {}
-    messages = SemanticTally()
     for one in trials:
         verdicts.setdefault(one.case, set()).add(one.passed)
-        messages.add(one.verdict or "unscored", Semantic(one.message, one.message_reason))
+    messages = SemanticTally()
+    for (verdict, message, reason), count in Counter((x.verdict, x.message, x.message_reason) for x in trials).items():
+        messages.add(verdict or "unscored", Semantic(message, reason), count)
     calls = [one.calls for one in trials if one.calls is not None]
     turns = [one.turns for one in trials if one.turns is not None]
     unscored = sum(one.verdict == "unscored" for one in trials if one.state != "missing")

@@ -4,6 +4,7 @@ A trial without a verdict stays in: it is missing, unfinished or unscored, and n
 """
 
 from collections.abc import Iterator
+from functools import cache
 from typing import Any, NamedTuple
 
 import orjson
@@ -72,14 +73,17 @@ class TrialFacts(NamedTuple):
     @property
     def joint(self) -> bool | None:
         """Structural pass and qualified pass; ``None`` where that is still open, and where there is no judge."""
-        if self.message_reason == NO_JUDGE:
-            return None
-        return _PASSED.get(joint(self.verdict or "unscored", Semantic(self.message, self.message_reason)))
+        return None if self.message_reason == NO_JUDGE else _joint(self.verdict, self.message)
 
     @property
     def judged(self) -> bool:
         """Whether a qualified judge said pass or fail."""
         return self.message in ("qualified_pass", "qualified_fail")
+
+
+@cache
+def _joint(verdict: Verdict | None, message: SemanticState) -> bool | None:
+    return _PASSED.get(joint(verdict or "unscored", Semantic(message, None)))
 
 
 def trial_facts(store: Store, matrix: reading.Matrix, manifest: Manifest) -> Iterator[TrialFacts]:
@@ -168,4 +172,8 @@ def _cost(profile: Any, trial: reading.Trial) -> Cost:
     """What an agent says of its own usage is no evidence: a measured cost is unknown until somebody else tells it."""
     if trial.ledger is None:
         return NOT_DISPATCHED if trial.state == "open" and trial.attempt == 0 else UNKNOWN
-    return known(profile.synthetic.cost) if isinstance(profile, SyntheticProfile) else UNKNOWN
+    return _invented(profile.synthetic.cost) if isinstance(profile, SyntheticProfile) else UNKNOWN
+
+
+_invented = cache(known)
+"""The same text for every trial of a matrix."""

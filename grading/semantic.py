@@ -93,15 +93,16 @@ class SemanticTally:
     """Micro-dollars."""
     components: Counter[str] = field(default_factory=Counter)
 
-    def add(self, structural: Verdict, semantic: Semantic) -> None:
-        self.joint += joint(structural, semantic) == "passed"
-        self.states[semantic.state] += 1
+    def add(self, structural: Verdict, semantic: Semantic, count: int = 1) -> None:
+        """Count so many trials that came to the same."""
+        self.joint += count if joint(structural, semantic) == "passed" else 0
+        self.states[semantic.state] += count
         if semantic.state == "unqualified":
-            self.unqualified[semantic.reason or ""] += 1
+            self.unqualified[semantic.reason or ""] += count
         elif semantic.state == "pending":
-            self.pending[semantic.reason or ""] += 1
-        self.components[semantic.cost.state] += 1
-        self.known_subtotal += semantic.cost.micro_dollars or 0
+            self.pending[semantic.reason or ""] += count
+        self.components[semantic.cost.state] += count
+        self.known_subtotal += count * (semantic.cost.micro_dollars or 0)
 
     @property
     def cost(self) -> CostTotal:

@@ -107,9 +107,9 @@ def test_a_failure_midway_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Mon
     folder = tmp_path / "study"
     if there:
         folder.mkdir()
-    contents = init._contents()
+    contents = init._contents(tmp_path / "study")
     # The last file cannot be encoded, like one that no longer fits on the disk.
-    monkeypatch.setattr(init, "_contents", lambda: {**contents, "schemas/last.json": "\ud800"})
+    monkeypatch.setattr(init, "_contents", lambda _: {**contents, "schemas/last.json": "\ud800"})
     with pytest.raises(UnicodeEncodeError):
         create_study(folder)
     assert list(tmp_path.rglob("*")) == ([folder] if there else [])

@@ -18,7 +18,7 @@ from grading.judge.configuration import Prices, WrittenOpenAIJudge, registered
 from grading.judge.openai import OpenAIJudge
 from simulator.canonical import canonical
 
-READY_SECONDS = 240
+READY_SECONDS = 600
 
 
 @pytest.fixture(scope="session")

@@ -30,7 +30,7 @@ def _as_in_a_worker() -> None:
 def opened(tmp_path: Path) -> Iterator[Bench]:
     with bench(tmp_path) as one:
         yield one
-    assert descendants() == one.processes_before
+    assert descendants() <= one.processes_before  # others of this run may have ended meanwhile
 
 
 def own(opened: Bench, source: str) -> str:

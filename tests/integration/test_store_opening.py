@@ -129,11 +129,15 @@ def test_paths_where_there_is_no_store(tmp_path: Path) -> None:
     assert [one.name for one in tmp_path.iterdir()] == ["text"]
 
 
+SMALL = 4 * 1024 * 1024
+"""Bytes: room for the empty tables twice, in the file and in its log, and for some ledgers."""
+
+
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     folder = tmp_path / "disk"
     folder.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(folder)], capture_output=True)
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={SMALL}", "tmpfs", str(folder)], capture_output=True)
     if mounted.returncode != 0:
         unavailable(f"a small disk cannot be mounted: {mounted.stderr.decode().strip()}")
     yield folder
@@ -166,7 +170,7 @@ def test_a_full_disk_loses_nothing_that_was_counted(small_disk: Path) -> None:
 
 
 def test_a_disk_without_room_for_a_store_is_left_empty(small_disk: Path) -> None:
-    (small_disk / "filling").write_bytes(b"x" * (2 * 1024 * 1024 - 8192))
+    (small_disk / "filling").write_bytes(b"x" * (SMALL - 8192))
     with pytest.raises(StoreError, match="full"):
         Store.open(small_disk / "store.db")
     assert [one.name for one in small_disk.iterdir()] == ["filling"]

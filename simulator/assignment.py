@@ -10,6 +10,7 @@ from pydantic import Field, JsonValue
 
 from simulator.canonical import canonical_hash
 from simulator.model import WireModel
+from simulator.version import VERSION
 
 Isolation = Literal["process", "user", "container"]
 
@@ -65,8 +66,6 @@ class Assignment(WireModel):
 
 def simulator_identity() -> dict[str, Any]:
     """The software that runs a trial: the version, and a hash over the simulator's own source files."""
-    from importlib.metadata import version
-
     from simulator.source import source_hash
 
-    return {"version": version("cellwise"), "source": source_hash("simulator")}
+    return {"version": VERSION, "source": source_hash("simulator")}

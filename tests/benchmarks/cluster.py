@@ -2,8 +2,8 @@
 
     CELLWISE_TEST_KUBECONFIG=... python tests/benchmarks/cluster.py [--cells 200] [--runs 3] [--repetitions 1]
 
-The chart is installed already, in namespaces cellwise and cellwise-cells, with a limit on Jobs in flight of no less than
-the cells. A bare Job is a cell's Job as the controller made it, with only the recorder's command replaced by
+The chart is installed already, in namespaces cellwise and cellwise-cells, and as many Jobs in flight as there are
+cells. A bare Job is a cell's Job as the controller made it, with only the recorder's command replaced by
 ``python3 -c pass``. With more repetitions they run in one pod (trials_per_pod). Nothing here asserts a time.
 """
 

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from grading.graders import Grader
-from grading.intake import Quarantined, ValidLedger, seal_lost, validate
+from grading.grading import delivery
+from grading.intake import Quarantined, seal_lost, validate
 from grading.projection import structural
 from grading.store import Store, delivering, losing
 from simulator.journal import JournaledAttempt, Journals, locked
@@ -103,12 +104,6 @@ def _deliver(recovery: Recovery, one: Unanswered, document: bytes) -> None:
         recovery.quarantines.append(delivering.Quarantined(one.attempt_id, None, error.kind, str(error), document))
     else:
         recovery.deliveries.append(delivery(one.attempt_id, None, ledger))
-
-
-def delivery(attempt_id: int, secret: str | None, ledger: ValidLedger) -> delivering.Delivery:
-    return delivering.Delivery(
-        attempt_id, secret, ledger.content_hash, ledger.ledger_hash, ledger.document, ledger.started, ledger.ended
-    )
 
 
 def _lose(

@@ -7,6 +7,7 @@ import shutil
 import sqlite3
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
@@ -399,6 +400,23 @@ def test_a_judge_that_cannot_be_reached_leaves_judgments_pending_and_is_asked_ag
     fake.behave = lambda _number, _body: completion()
     assert judge(store, asked).judged == LEDGERS
     assert table(store, asked)["control"]["semantic"]["joint"] == 8
+
+
+def test_a_judge_that_says_nothing_for_sixty_seconds_is_given_up_by_itself(store: Store, fake: Provider) -> None:
+    fake.behave = lambda _number, _body: Reply(**(vars(completion()) | {"wait": 75.0}))
+    # The time limit is the configuration's own: 60 s, unless an operator writes another one.
+    asked = openai_judge(
+        fake, timeout_seconds=WrittenOpenAIJudge.model_fields["timeout_seconds"].default, concurrency=4
+    )
+    began = time.monotonic()
+    outcome = judge(store, asked)
+    assert 60 <= time.monotonic() - began < 75 * 2
+    assert (outcome.judged, outcome.pending) == (0, {"judge_unavailable": LEDGERS})
+    assert (outcome.trouble or "").startswith("APITimeoutError")
+    # Given up after the first few: a matrix of thousands would otherwise wait for days.
+    assert 3 <= len(fake.requests) <= 8
+    fake.behave = lambda _number, _body: completion()
+    assert judge(store, asked).judged == LEDGERS
 
 
 def test_what_fails_in_passing_is_tried_again_within_the_call_as_long_as_the_provider_asks(

@@ -1,9 +1,10 @@
 """The process that agents run in: a fork server with one agent's module loaded, and a fresh process for each trial.
 
 It is started with a clean environment and talks to the recorder over a control socket: ``{"run": {...}}`` comes with
-the trial's own socket as a passed descriptor and is answered by ``{"started": pid}``; ``{"exited": ...}`` follows when
-the agent's process ends; ``{"end": true}`` ends its process group and all it left behind, answered by
-``{"ended": true}``. A reusable agent's process serves trial after trial on its one socket.
+the trial's own socket as a passed descriptor (and with ``environ``, where the fork server does not have the agent's
+environment itself) and is answered by ``{"started": pid}``; ``{"exited": ...}`` follows when the agent's process ends;
+``{"end": true}`` ends its process group and all it left behind, answered by ``{"ended": true}``. A reusable agent's
+process serves trial after trial on its one socket.
 
 Whoever forks away from the group does not escape: as child subreaper (Linux) the host inherits every orphan, and ends
 it.
@@ -48,6 +49,13 @@ def main() -> None:
         return
     # From here on the closing socket ends this process, which must live to end what the agent leaves behind.
     die_with_parent(wanted=False)
+    host.tell({"ready": True})
+    host.serve()
+
+
+def serve(control: socket.socket) -> None:
+    """The same for packaged agents, in a process that has loaded what it needs."""
+    host = Host(control)
     host.tell({"ready": True})
     host.serve()
 

@@ -21,9 +21,13 @@ Microseconds = Annotated[int, Field(ge=0, le=2**53 - 1)]
 ATTEMPT_LOST = "AttemptLost"
 """The execution error of a ledger that was sealed from the journal of a lost attempt."""
 
+DISK_LIMIT = "DiskLimit"
+"""The execution error of an agent that used more of the disk than it may: named by its recorder, or, where a cluster
+ended both for it, in a ledger that is sealed from their journal."""
+
 LONGEST_ERROR = 200
 
-LIMIT_ERRORS = frozenset({"TimeLimit", "CallLimit", "TokenLimit", "MoneyLimit", "MemoryLimit", "DiskLimit"})
+LIMIT_ERRORS = frozenset({"TimeLimit", "CallLimit", "TokenLimit", "MoneyLimit", "MemoryLimit", DISK_LIMIT})
 """Execution errors that say which limit ended the trial: the check ``budget``, not ``execution_error``."""
 
 

@@ -24,6 +24,14 @@ TransactionName = Literal[
 ]  # fmt: skip
 
 _WRITING = "cellwise_writing"
+_POSTGRESQL_WAITS: dict[str, Any] = {
+    "connect_timeout": 10,
+    # A server whose machine is gone says nothing for ever: without these a connection to it waits for hours.
+    "keepalives_idle": 20,
+    "keepalives_interval": 5,
+    "keepalives_count": 4,
+    "tcp_user_timeout": 40_000,
+}
 _BUSY_SECONDS = 60
 
 
@@ -188,7 +196,7 @@ def _refuse_foreign_file(place: str, *, create: bool) -> None:
 
 def _engine(url: sa.URL) -> sa.Engine:
     if url.get_backend_name() != "sqlite":
-        arguments: dict[str, Any] = {} if "connect_timeout" in url.query else {"connect_timeout": 10}
+        arguments = {name: value for name, value in _POSTGRESQL_WAITS.items() if name not in url.query}
         return sa.create_engine(url, pool_pre_ping=True, connect_args=arguments)
     engine = sa.create_engine(url, connect_args={"timeout": _BUSY_SECONDS, "check_same_thread": False})
     sa.event.listen(engine, "connect", _prepare_sqlite)

@@ -128,6 +128,34 @@ def cells_app(store: Store, identify: Identify, *, lease_seconds: float) -> Star
     )
 
 
+@dataclass(frozen=True, slots=True)
+class _Attempt:
+    """What never changes of a pod's attempt."""
+
+    id: int
+    number: int
+    trial: str
+    matrix_id: int
+    cell_id: int
+    case_id: str
+    assignment_hash: str
+    holder: tuple[str, str, int]
+    """Pod, launch and index."""
+
+    @classmethod
+    def of(cls, found: PodClaim | launching.Held, holder: tuple[str, str, int]) -> "_Attempt":
+        return cls(
+            found.attempt_id,
+            found.number,
+            trial_name(found.manifest_hash, found.condition, found.case_id, found.repetition),
+            found.matrix_id,
+            found.cell_id,
+            found.case_id,
+            found.assignment_hash,
+            holder,
+        )
+
+
 class _Cells:
     """What each request comes to. Blocking: every method is called in a thread. Keeps copies of what never changes."""
 
@@ -136,7 +164,7 @@ class _Cells:
         self._lease_seconds = lease_seconds
         self._matrices: _Recent[int, tuple[Manifest, MatrixGrading]] = _Recent(64)
         self._assignments: _Recent[str, tuple[bytes, dict[str, Any]]] = _Recent(1000)
-        self._attempts: _Recent[int, launching.Held] = _Recent(10_000)
+        self._attempts: _Recent[int, _Attempt] = _Recent(10_000)
 
     def assignment(self, cell: Cell, _: Request, body: bytes, told: "_Told") -> Response:
         """The next trial of the pod's index."""
@@ -150,9 +178,9 @@ class _Cells:
             return Response(status_code=204)
         if isinstance(found, Settling):
             raise _Refused(503, "what a former pod of this index did is not settled yet", _SETTLING_SECONDS)
-        trial = trial_name(found.manifest_hash, found.condition, found.case_id, found.repetition)
-        told |= {"outcome": "assigned", "trial": trial, "attempt": found.attempt_id}
-        return _json(_assigned(found, trial, self._assignment(found.assignment_hash)[0]))
+        attempt = self._attempts.put(found.attempt_id, _Attempt.of(found, _holder(cell)))
+        told |= {"outcome": "assigned", "trial": attempt.trial, "attempt": attempt.id}
+        return _json(_assigned(attempt, self._assignment(found.assignment_hash)[0], more=found.more))
 
     def journal(self, cell: Cell, _: Request, body: bytes, told: "_Told") -> Response:
         """What the pod's attempt has done so far: durable when this answers."""
@@ -188,7 +216,7 @@ class _Cells:
             of.case_id,
             body,
             assignment=self._assignment(of.assignment_hash)[1],
-            trial=told["trial"],
+            trial=of.trial,
             number=of.number,
         )
         if isinstance(found, delivering.Quarantined):
@@ -205,11 +233,11 @@ class _Cells:
         """No ledger of the attempt will come: the cell fails where its agent does not load, else the trial is open."""
         sent = _document(Unusable, body)
         told |= {"attempt": sent.attempt, "outcome": sent.kind, "detail": sent.message}
-        self._attempts.forget(sent.attempt)  # its state is not to be one of a minute ago
         of = self._own(cell, sent.attempt, told)
-        if of.state not in ("leased", "running"):
+        held = launching.attempt_of_pod(self._store, sent.attempt)
+        if held.state not in ("leased", "running"):
             # The same again, where the answer was lost; or somebody has settled it otherwise.
-            if of.state == "lost":
+            if held.state == "lost":
                 return Response(status_code=204)
             raise _Refused(410, f"attempt {sent.attempt} no longer holds its trial")
         if sent.kind == "agent_not_startable":
@@ -217,33 +245,30 @@ class _Cells:
             self._fail(of.cell_id, f"the agent cannot be started: {sent.message}")
             losing.lose(self._store, [losing.Lost(sent.attempt, "agent_not_startable")])
             return Response(status_code=204)
-        self._settle(of, told["trial"], sent.kind)
+        self._settle(of, cell.pod, sent.kind)
         return Response(status_code=204)
 
-    def _own(self, cell: Cell, attempt_id: int, told: "_Told") -> launching.Held:
-        """An attempt of this very pod; of what may change, its state, the store knows more."""
+    def _own(self, cell: Cell, attempt_id: int, told: "_Told") -> _Attempt:
+        """An attempt of this very pod."""
         found = self._attempts.get(attempt_id)
-        if found is None or found.pod_uid != cell.pod.uid:
-            try:
-                found = launching.attempt_of_pod(self._store, attempt_id)
-            except NotFound:
-                found = None
-        if found is None or (found.pod_uid, found.launch_id, found.launch_index) != (
-            cell.pod.uid, cell.launch.id, cell.index,
-        ):  # fmt: skip
+        if found is None:
+            with suppress(NotFound):
+                held = launching.attempt_of_pod(self._store, attempt_id)
+                holder = (held.pod_uid, held.launch_id, held.launch_index)
+                found = self._attempts.put(attempt_id, _Attempt.of(held, holder))
+        if found is None or found.holder != _holder(cell):
             raise _Refused(403, f"attempt {attempt_id} is not this pod's")
-        self._attempts.put(attempt_id, found)
-        told["trial"] = trial_name(found.manifest_hash, found.condition, found.case_id, found.repetition)
+        told["trial"] = found.trial
         return found
 
-    def _settle(self, of: launching.Held, trial: str, reason: str) -> None:
+    def _settle(self, of: _Attempt, pod: launching.Pod, reason: str) -> None:
         """Gives an attempt up, by what its journal says: what it did must not be washed away by another."""
         manifest, grading = self._matrix(of.matrix_id)
         unanswered = Unanswered(
-            of.attempt_id, of.number, trial, of.case_id, self._assignment(of.assignment_hash)[1], reason, begun=True
+            of.id, of.number, of.trial, of.case_id, self._assignment(of.assignment_hash)[1], reason, begun=True
         )
-        place = {"launcher": "kubernetes", "host": of.node, "worker": of.pod_name}
-        journals = launching.journals(self._store, [of.attempt_id])
+        place = {"launcher": "kubernetes", "host": pod.node, "worker": pod.name}
+        journals = launching.journals(self._store, [of.id])
         recovery = recover(
             [unanswered], journals, grading.grader, grading.expectation, place, isolation=manifest.isolation
         )
@@ -305,9 +330,6 @@ class _Recent(Generic[Key, Value]):
             return self._known[key]
         except KeyError:
             return None
-
-    def forget(self, key: Key) -> None:
-        self._known.pop(key, None)
 
     def put(self, key: Key, value: Value) -> Value:
         self._known[key] = value
@@ -388,17 +410,21 @@ def _attempt_named(request: Request) -> int:
     return int(text)
 
 
-def _assigned(claim: PodClaim, trial: str, document: bytes) -> bytes:
+def _holder(cell: Cell) -> tuple[str, str, int]:
+    return cell.pod.uid, cell.launch.id, cell.index
+
+
+def _assigned(attempt: _Attempt, document: bytes, *, more: bool) -> bytes:
     """simulator/pod_protocol.py's Assigned; the assignment is sent as it is stored, whatever its model may become."""
     return orjson.dumps(
         {
             "version": 1,
-            "attempt": claim.attempt_id,
-            "number": claim.number,
-            "trial": trial,
-            "hash": claim.assignment_hash,
+            "attempt": attempt.id,
+            "number": attempt.number,
+            "trial": attempt.trial,
+            "hash": attempt.assignment_hash,
             "assignment": orjson.Fragment(document),
-            "more": claim.more,
+            "more": more,
         }
     )
 

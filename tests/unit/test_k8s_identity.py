@@ -1,4 +1,4 @@
-"""Who is let in by the intake: the very pod of a launch's Job at its index, and a person with the right. Nobody else."""
+"""Who is let in by the intake: the pod of a launch's Job at its index, and a person with the right. Nobody else."""
 
 import base64
 import time
@@ -80,8 +80,9 @@ class Cluster:
             clock=lambda: self.clock,
         )
 
-    def pod_token(self, *, audience: str = "cellwise-cells", account: str = CELLS, uid: str = "pod-uid", **token: Any) -> str:  # fmt: skip
-        made = token_of(f"{account}/{uid}/{audience}", **token)
+    def pod_token(self, *, audience: str = "cellwise-cells", account: str = CELLS, ends_in: float = 3600) -> str:
+        uid = "pod-uid"
+        made = token_of(f"{account}/{uid}/{audience}", ends_in)
         self.users[made, audience] = {
             "username": account,
             "extra": {

@@ -232,7 +232,7 @@ class _Cells:
     def unusable(self, cell: Cell, _: Request, body: bytes, told: "_Told") -> Response:
         """No ledger of the attempt will come: the cell fails where its agent does not load, else the trial is open."""
         sent = _document(Unusable, body)
-        told |= {"attempt": sent.attempt, "outcome": sent.kind, "detail": sent.message}
+        told |= {"attempt": sent.attempt, "outcome": sent.kind}
         of = self._own(cell, sent.attempt, told)
         held = launching.attempt_of_pod(self._store, sent.attempt)
         if held.state not in ("leased", "running"):

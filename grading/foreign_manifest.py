@@ -92,9 +92,11 @@ def _check_software(manifest: Manifest) -> None:
 
 def _check_judge(manifest: Manifest) -> None:
     """Whoever registers a matrix chooses where its judge is: what the cluster itself is opened by is not sent there."""
-    key = getattr(manifest.judge, "api_key_env", None)
-    if isinstance(key, str) and key.upper().startswith(_OWN_VARIABLES):
-        raise ManifestRefused("judge.api_key_env", f"{key} is a variable of the cluster itself: name the judge's key")
+    connection = manifest.judge.connection if manifest.judge is not None else None
+    key = connection.api_key_env if connection is not None else None
+    if key is not None and key.upper().startswith(_OWN_VARIABLES):
+        message = f"{key} is a variable of the cluster itself: name the judge's key"
+        raise ManifestRefused("judge.connection.api_key_env", message)
 
 
 def _told(simulator: Simulator) -> str:

@@ -48,7 +48,7 @@ OnlyTerms = Annotated[list[CellTerms], Field(max_length=1_000)]
 
 
 class WantedPlacement(WireModel):
-    """How a matrix is to run on the cluster. No part of its manifest: it decides when trials run, not what they mean."""
+    """How a matrix is to run on the cluster. No part of its manifest: it decides when trials run, not their meaning."""
 
     trials_per_pod: TrialsPerPod = 1
     parallelism: Parallelism | None = None

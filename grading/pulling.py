@@ -1,7 +1,8 @@
 """A cluster's matrix in a store of this machine: everything checked again here, nothing overwritten.
 
 What comes is judged as the intake judges what a recorder sends: assignments are made again from the manifest, every
-ledger is validated against them, and every grade is given here. A pull may be stopped and repeated: it adds what is new.
+ledger is validated against them, and every grade is given here. A pull may be stopped and repeated:
+it adds what is new.
 """
 
 import base64

@@ -388,7 +388,7 @@ def _write_trial(
     for copy in one.attempts:
         found = there.get(copy.number)
         if found is None:
-            ids[copy.number] = _insert_attempt(store, connection, row.id, copy)
+            ids[copy.number] = _insert_attempt(store, connection, row, copy)
             added += 1
         else:
             if (found.owner, found.leased_at) != (copy.owner.id if copy.owner else None, copy.leased_at):
@@ -418,6 +418,8 @@ def _write_trial(
 def _move_trial(connection: sa.Connection, row: Any, one: CopiedTrial, ids: Mapping[int, object]) -> int:
     latest = max(ids, default=0)
     if one.evidence is not None:
+        if one.evidence not in ids:
+            raise NotFound(f"trial {one.sequence} is said to stand on attempt {one.evidence}, which it does not have")
         evidence = ids[one.evidence]
         if row.evidence_attempt_id == evidence:
             return 0
@@ -434,7 +436,7 @@ def _move_trial(connection: sa.Connection, row: Any, one: CopiedTrial, ids: Mapp
     return 1
 
 
-def _insert_attempt(store: Store, connection: sa.Connection, trial_id: object, copy: CopiedAttempt) -> object:
+def _insert_attempt(store: Store, connection: sa.Connection, row: Any, copy: CopiedAttempt) -> object:
     if copy.owner is not None:
         connection.execute(
             store.insert(owner).on_conflict_do_nothing(index_elements=["id"]),
@@ -450,7 +452,7 @@ def _insert_attempt(store: Store, connection: sa.Connection, trial_id: object, c
             },
         )
     values = {
-        "trial_id": trial_id,
+        "trial_id": row.id,
         "number": copy.number,
         "state": copy.state,
         "reason": copy.reason,
@@ -460,12 +462,13 @@ def _insert_attempt(store: Store, connection: sa.Connection, trial_id: object, c
         "started": copy.started,
         "ended": copy.ended,
         "after_consequential_call": copy.after_consequential_call,
-        "reused_from": _origin(connection, copy.origin) if copy.origin is not None else None,
+        "reused_from": _origin(connection, copy.origin, row.trial_key) if copy.origin is not None else None,
     }
     return connection.execute(attempt.insert().returning(attempt.c.id), values).scalar_one()
 
 
-def _origin(connection: sa.Connection, origin: Origin) -> int:
+def _origin(connection: sa.Connection, origin: Origin, trial_key: str) -> int:
+    """The attempt that stands for a reused trial: of an equal key, as when it was taken over."""
     asked = (
         sa.select(attempt.c.id)
         .join(trial, trial.c.id == attempt.c.trial_id)
@@ -474,13 +477,15 @@ def _origin(connection: sa.Connection, origin: Origin) -> int:
         .where(
             matrix.c.manifest_hash == origin.manifest_hash,
             trial.c.sequence == origin.sequence,
+            trial.c.trial_key == trial_key,
             attempt.c.number == origin.number,
         )
     )
     found = connection.execute(asked).scalar_one_or_none()
     if found is None:
         raise NotFound(
-            f"the store has no ledger of trial {origin.sequence}, attempt {origin.number} of {origin.manifest_hash}"
+            f"the store has no ledger of trial {origin.sequence}, attempt {origin.number} of {origin.manifest_hash} "
+            "that could stand for a trial of equal key"
         )
     return int(found)
 

@@ -20,6 +20,7 @@ TransactionName = Literal[
     "reuse", "mark_stale",
     "place", "plan_launch", "launch_created", "launch_waiting", "release_index", "end_launch", "job_deleted",
     "claim_index", "journal_lines", "write_check", "charge_pod", "incident",
+    "copy_trials", "copy_incidents", "settle_copy",
     "acquire_publication", "renew_publication", "release_publication",
 ]  # fmt: skip
 

@@ -46,6 +46,8 @@ class Store:
     def __init__(self, engine: sa.Engine, place: str, clock: Callable[[], int] = _system_clock) -> None:
         self.engine = engine
         self.place = place
+        self.watch: Callable[[TransactionName, float], object] | None = None
+        """Told of every writing transaction that was committed, and how many seconds it took until it was durable."""
         self.is_sqlite = engine.dialect.name == "sqlite"
         self._writing = engine.execution_options(**{_WRITING: True})
         self._clock = clock
@@ -95,8 +97,11 @@ class Store:
 
         On SQLite it holds the only write lock from its first moment, so what it reads cannot change under it.
         """
+        began = time.perf_counter()
         with self._explaining(name), self._writing.begin() as connection:
             yield connection
+        if self.watch is not None:
+            self.watch(name, time.perf_counter() - began)
 
     @contextmanager
     def reading(self) -> Iterator[sa.Connection]:

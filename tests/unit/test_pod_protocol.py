@@ -13,7 +13,7 @@ from simulator.pod import assigned_of
 from simulator.pod_intake import IntakeLost, Refused
 from simulator.pod_protocol import Assigned, AssignmentRequest, JournalLines, LedgerAnswer, Refusal, Unusable
 
-GOLDEN: dict[str, dict[str, Any]] = orjson.loads((Path(__file__).parent / "golden" / "cells-api-1.json").read_bytes())
+GOLDEN: dict[str, dict[str, Any]] = orjson.loads((Path(__file__).parent / "golden" / "cells_api_v1.json").read_bytes())
 MODELS = (AssignmentRequest, Assigned, Refusal, JournalLines, LedgerAnswer, Unusable)
 
 

@@ -54,6 +54,9 @@ def resolve_agents(document: Document, matrix: MatrixFile) -> list[Agent]:
         try:
             if is_packaged(condition.agent):
                 agents.append(_packaged(condition))
+            elif condition.image is not None:
+                # It need not be here at all: what it is made of is in the image, whose digest says that.
+                agents.append(_of_image(condition, condition.image))
             else:
                 agents.append(_own(condition, folder))
                 own[condition.agent, tuple(sorted(condition.env))].append(index)
@@ -134,7 +137,30 @@ def _packaged(condition: WrittenCondition) -> Agent:
     )
 
 
+def _of_image(condition: WrittenCondition, image: str) -> Agent:
+    _module_of(condition)
+    if condition.sources:
+        raise UnusableAgent("the agent's image says already what it is made of: remove 'sources'")
+    return Agent(
+        name=condition.agent,
+        settings=condition.settings,
+        env=condition.env,
+        reuse=False,
+        source=image.rpartition("@")[2],
+    )
+
+
 def _own(condition: WrittenCondition, folder: Path) -> Agent:
+    return Agent(
+        name=condition.agent,
+        settings=condition.settings,
+        env=condition.env,
+        reuse=False,
+        source=own_source(_module_of(condition), folder, condition.sources),
+    )
+
+
+def _module_of(condition: WrittenCondition) -> str:
     match = _OWN_AGENT.fullmatch(condition.agent)
     if match is None:
         example = "agent:answer"
@@ -146,13 +172,7 @@ def _own(condition: WrittenCondition, folder: Path) -> Agent:
         raise UnusableAgent(f"the module name '{top}' belongs to Python itself: rename your module")
     if condition.reuse:
         raise UnusableAgent("only packaged deterministic agents may be reused: remove 'reuse: true'")
-    return Agent(
-        name=condition.agent,
-        settings=condition.settings,
-        env=condition.env,
-        reuse=False,
-        source=own_source(match[1], folder, condition.sources),
-    )
+    return match[1]
 
 
 def own_source(module: str, folder: Path, sources: Iterable[str] = ()) -> str:

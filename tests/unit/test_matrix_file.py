@@ -101,7 +101,7 @@ def test_settings_keep_what_was_written(write: Write) -> None:
             "measurement_profile: must be measured or a mapping with the fields synthetic",
         ),
         ("measurement_profile: {synthetic: {latency_ms: 1}}", 7, "the field 'cost' is missing"),
-        ("isolation: user", 7, "isolation: must be process or container, not 'user'"),
+        ("isolation: user", 7, "isolation: 'user' is not possible here: (known: container, process)"),
         (
             "isolation: container",
             5,

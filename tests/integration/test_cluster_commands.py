@@ -290,7 +290,7 @@ def test_a_pulled_matrix_is_the_clusters_and_compares_the_same(
 ) -> None:
     with Cells(server.store, tmp_path):
         laptop.cellwise("run", "order-resolution", *ON, "--phoenix", "off")
-    out, err = laptop.cellwise("pull")
+    out, _ = laptop.cellwise("pull")
     assert out.splitlines() == TABLE
     again = laptop.json("pull", "order-resolution", *ON)
     assert (again["added"], again["state"], again["refused"], again["graded_otherwise"]) == (0, "complete", [], [])

@@ -284,15 +284,12 @@ class _Forward:
     def __init__(self, intake: _Intake) -> None:
         self._intake = intake
         self._listener = socket.create_server(("127.0.0.1", 0))
+        host, port = self._listener.getsockname()[:2]
+        self.url = f"http://{host}:{port}"
         self._pod: _Pod | None = None
         self._closed = False
         self.trouble: str | None = None
         threading.Thread(target=self._accept, name="cellwise port-forward", daemon=True).start()
-
-    @property
-    def url(self) -> str:
-        host, port = self._listener.getsockname()[:2]
-        return f"http://{host}:{port}"
 
     def close(self) -> None:
         self._closed = True

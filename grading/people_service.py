@@ -40,8 +40,8 @@ from grading.store import (
     reusing,
     whereabouts,
 )
-from simulator.assignment import simulator_identity
 from simulator.model import WireModel
+from simulator.source import simulator_identity
 from simulator.version import VERSION
 
 Verb = Literal["get", "create", "update"]

@@ -6,7 +6,7 @@
 function returns.
 """
 
-from grading.store.errors import NoStore, NotFound, StateError, StoreError
+from grading.store.errors import NoStore, NotFound, StateError, StoreError, StoreUnavailable
 from grading.store.opening import Store, TransactionName
 
-__all__ = ["NoStore", "NotFound", "StateError", "Store", "StoreError", "TransactionName"]
+__all__ = ["NoStore", "NotFound", "StateError", "Store", "StoreError", "StoreUnavailable", "TransactionName"]

@@ -11,6 +11,10 @@ class NoStore(StoreError):  # noqa: N818 - named after the condition
     """There is no store yet where one was asked for."""
 
 
+class StoreUnavailable(StoreError):  # noqa: N818 - named after the condition
+    """The database's server cannot be reached or does not serve just now: the same again later may succeed."""
+
+
 class StateError(StoreError):
     """A transition from a state that does not allow it."""
 
@@ -43,6 +47,8 @@ _POSTGRESQL = {
     "57P01": "the server was shut down",
     "57P03": "the server is starting up or shutting down",
 }
+_UNAVAILABLE = ("08000", "08001", "08003", "08004", "08006", "53300", "57P01", "57P02", "57P03")
+"""What PostgreSQL answers while it starts, stops, recovers or has no room for another connection."""
 
 
 def explained(error: BaseException, place: str, doing: str) -> StoreError:
@@ -56,8 +62,10 @@ def explained(error: BaseException, place: str, doing: str) -> StoreError:
     sqlstate = getattr(cause, "sqlstate", None) or ""
     reason = _SQLITE.get("_".join(sqlite_name.split("_")[:2])) or _POSTGRESQL.get(sqlstate)
     first_line = " ".join(str(cause).split()) or type(cause).__name__
+    away = sqlstate in _UNAVAILABLE
     if reason is None and not sqlite_name and not sqlstate and type(cause).__name__ == "OperationalError":
-        reason = "the server cannot be reached"
+        reason, away = "the server cannot be reached", True
+    kind = StoreUnavailable if away else StoreError
     if reason is None:
-        return StoreError(f"{place}: {doing}: the database refuses it: {first_line}")
-    return StoreError(f"{place}: {doing}: {reason} ({first_line})")
+        return kind(f"{place}: {doing}: the database refuses it: {first_line}")
+    return kind(f"{place}: {doing}: {reason} ({first_line})")

@@ -7,7 +7,7 @@ from pydantic import ValidationError
 
 
 def violations(document: Any) -> list[str]:
-    """Where a document is none that the API's schema of its kind allows: an unknown field, a wrong type, one missing."""
+    """Where a document is none that the schema of its kind allows: an unknown field, a wrong type, one missing."""
     kind, version = document.get("kind"), document.get("apiVersion", "")
     model = getattr(client, f"{version.rpartition('/')[2].capitalize()}{kind}", None)
     if model is None:

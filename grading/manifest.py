@@ -7,7 +7,7 @@ integrity, not origin.
 
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -148,6 +148,12 @@ class ResolvedStudy:
     matrix_file: Path
     registry: Path | None = None
     """The operator's registry, where the matrix file names one."""
+    parallelism_asked: int | None = None
+    """The matrix file's own, without this machine's."""
+    images: dict[str, str] = field(default_factory=dict)
+    """By condition: the image, by digest, that its agent runs in."""
+    providers: dict[str, str] = field(default_factory=dict)
+    """By condition: whose rate limit its trials share."""
 
 
 def resolve(matrix_file: Path) -> ResolvedStudy:
@@ -182,6 +188,9 @@ def resolve(matrix_file: Path) -> ResolvedStudy:
         agent_root=matrix_file.parent.absolute(),
         matrix_file=matrix_file,
         registry=matrix_file.parent / matrix.registry if matrix.registry is not None else None,
+        parallelism_asked=matrix.parallelism,
+        images={each.name: each.image for each in matrix.conditions if each.image is not None},
+        providers={each.name: each.provider for each in matrix.conditions if each.provider is not None},
     )
 
 

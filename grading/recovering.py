@@ -14,7 +14,7 @@ from grading.graders import Grader
 from grading.intake import Quarantined, ValidLedger, seal_lost, validate
 from grading.projection import structural
 from grading.store import Store, delivering, losing
-from simulator.journal import JournalChanged, JournaledAttempt, locked, read_journal
+from simulator.journal import JournaledAttempt, Journals, locked
 from simulator.recorder import software
 from simulator.worlds import load_world
 
@@ -55,22 +55,6 @@ class Recovery:
             delivering.quarantine(store, self.quarantines)
         if self.losses:
             losing.lose(store, self.losses)
-
-
-@dataclass(slots=True)
-class Journals:
-    """What journals tell of attempts."""
-
-    attempts: dict[int, JournaledAttempt] = field(default_factory=dict)
-    changed: str | None = None
-    """Where one was changed by something else: what it does not tell is then no longer known."""
-
-    def read(self, path: Path) -> None:
-        try:
-            self.attempts.update(read_journal(path))
-        except JournalChanged as error:
-            self.attempts.update(error.attempts)
-            self.changed = str(error)
 
 
 def journaled(paths: Iterable[Path]) -> Journals:

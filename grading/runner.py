@@ -20,9 +20,9 @@ from grading.intake import Quarantined, ValidLedger, validate
 from grading.launcher import Worker
 from grading.manifest import Manifest, trial_name
 from grading.projection import structural
-from grading.recovering import Journals, Recovery, Unanswered, delivery, journaled, recover
+from grading.recovering import Recovery, Unanswered, delivery, journaled, recover
 from grading.store import StateError, Store, delivering, grades, leasing, losing, matrices, owners, reading
-from simulator.journal import locked
+from simulator.journal import Journals, locked
 
 LEASE_SECONDS = 60.0
 _RENEW_SECONDS = 15.0

@@ -131,6 +131,7 @@ http://cellwise-phoenix.{{ .Release.Namespace }}.svc:6006
 {{/* The tables are brought up to date before anything opens the store; several at once follow each other. */}}
 {{- define "cellwise.migrations" -}}
 {{- include "cellwise.cloudSqlProxy" . }}
+{{- include "cellwise.liveCode" . }}
 - name: migrations
   image: {{ include "cellwise.image" (dict "image" .Values.images.control "root" .) }}
   imagePullPolicy: {{ .Values.images.pullPolicy }}
@@ -142,6 +143,48 @@ http://cellwise-phoenix.{{ .Release.Namespace }}.svc:6006
   securityContext: {{- include "cellwise.containerSecurity" . | nindent 4 }}
   volumeMounts:
     - {name: tmp, mountPath: /tmp}
+    {{- include "cellwise.liveCodeMount" . | nindent 4 }}
+{{- end }}
+
+{{/* development.liveCode: the image's code on a volume, which the container's user may change. */}}
+{{- define "cellwise.liveCode" -}}
+{{- if .Values.development.liveCode }}
+- name: code
+  image: {{ include "cellwise.image" (dict "image" .Values.images.control "root" .) }}
+  imagePullPolicy: {{ .Values.images.pullPolicy }}
+  command: [cp, -rT, {{ include "cellwise.code" . }}, /code]
+  resources:
+    requests: {cpu: 50m, memory: 32Mi}
+    limits: {memory: 128Mi}
+  securityContext: {{- include "cellwise.containerSecurity" . | nindent 4 }}
+  volumeMounts:
+    - {name: code, mountPath: /code}
+{{- end }}
+{{- end }}
+
+{{- define "cellwise.code" -}}/app{{- end }}
+
+{{/* Begins what follows again whenever it ends: with its code changed, and without the cluster's growing pauses. */}}
+{{- define "cellwise.liveCodeLoop" -}}
+{{- if .Values.development.liveCode }}
+- sh
+- -c
+- 'trap "kill \$! ; exit 0" TERM; while :; do "$@" & echo $! > /tmp/process; wait $!; sleep 0.2; done'
+- cellwise
+{{- end }}
+{{- end }}
+
+{{- define "cellwise.liveCodeMount" -}}
+{{- if .Values.development.liveCode }}
+- {name: code, mountPath: {{ include "cellwise.code" . }}}
+{{- end }}
+{{- end }}
+
+{{- define "cellwise.liveCodeVolume" -}}
+{{- if .Values.development.liveCode }}
+- name: code
+  emptyDir: {sizeLimit: 64Mi}
+{{- end }}
 {{- end }}
 
 {{/* Probes of a process that serves /healthz and /readyz on the port named `health`. */}}
@@ -163,6 +206,19 @@ readinessProbe:
   timeoutSeconds: 5
 {{- end }}
 
+{{/* Quantities are text to the settings, whatever YAML made of `cpu: 1`. */}}
+{{- define "cellwise.quantities" -}}
+{{- $found := dict }}
+{{- range $kind, $amounts := . }}
+{{- $texts := dict }}
+{{- range $name, $amount := $amounts }}
+{{- $_ := set $texts $name (toString $amount) }}
+{{- end }}
+{{- $_ := set $found $kind $texts }}
+{{- end }}
+{{- toJson $found }}
+{{- end }}
+
 {{/* What the controller and intake read: k8s/settings.py. */}}
 {{- define "cellwise.settings" -}}
 version: 1
@@ -176,17 +232,20 @@ lease_name: cellwise-controller
 jobs_in_flight: {{ .Values.controller.jobsInFlight | int64 }}
 provider_limits: {{ .Values.controller.providerLimits | toJson }}
 cell:
-  resources: {{ .Values.cells.resources | toJson }}
-  agent_resources: {{ .Values.cells.agentResources | toJson }}
+  resources: {{ include "cellwise.quantities" .Values.cells.resources }}
+  agent_resources: {{ include "cellwise.quantities" .Values.cells.agentResources }}
   node_selector: {{ .Values.cells.nodeSelector | toJson }}
   tolerations: {{ .Values.cells.tolerations | toJson }}
   active_deadline_seconds: {{ .Values.cells.activeDeadlineSeconds | int64 }}
   priority_class: {{ .Values.cells.priorityClass | default nil | toJson }}
   run_as_user: {{ .Values.cells.runAsUser | int64 }}
   pod_labels: {{ .Values.cells.podLabels | toJson }}
+  tmp_size: {{ .Values.cells.tmpSize }}
   agent_env_secret: {{ .Values.cells.agentEnvSecret | default nil | toJson }}
 queue: {{ .Values.controller.queue | default nil | toJson }}
 stuck_terminating_seconds: {{ .Values.controller.stuckTerminatingSeconds | int64 }}
+refused_seconds: {{ .Values.controller.refusedSeconds | int64 }}
+recorded_job_seconds: {{ .Values.controller.recordedJobSeconds | int64 }}
 job_ttl_seconds: {{ .Values.controller.jobTtlSeconds | int64 }}
 reconcile_seconds: {{ .Values.controller.reconcileSeconds }}
 people_audience: cellwise-people

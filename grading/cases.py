@@ -90,11 +90,11 @@ def cases_file_model(world: str) -> type[BaseModel]:
         UnknownWorld, UnknownGrader: where there is none.
     """
     from grading.graders import load_grader
-    from simulator.worlds import load_world
+    from simulator.worlds import case_models
 
-    of_world, expectation = load_world(world), load_grader(world).Expectation
-    settings: Any = of_world.Settings
-    record: Any = of_world.Record
+    of_world, expectation = case_models(world), load_grader(world).Expectation
+    settings: Any = of_world.settings
+    record: Any = of_world.record
     records: Any = list[record] | None
     case: Any = create_model(
         "Case",

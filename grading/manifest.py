@@ -29,11 +29,11 @@ from grading.redaction import RegisteredRedaction
 from grading.schedule import SCHEDULE_RULE, Planned, PresentedOrder, planned, presented
 from grading.slices import SlicePlan, read_slice_plan
 from grading.yaml_file import FileError
-from simulator.assignment import Agent, Assignment, Isolation, Limits, Request, simulator_identity
+from simulator.assignment import Agent, Assignment, Isolation, Limits, Request
 from simulator.canonical import canonical, canonical_hash, sha256
 from simulator.ledger import Sha256
 from simulator.model import WireModel
-from simulator.source import source_hash
+from simulator.source import simulator_identity, source_hash
 
 METHOD: Literal["customer_clusters"] = "customer_clusters"
 """Mean of the customers' mean differences, with one-sided bounds."""

@@ -14,6 +14,7 @@ import sqlalchemy as sa
 
 from grading.store.attempts import AMONG, batches
 from grading.store.errors import NotFound, StateError, StoreError
+from grading.store.incidents import NewIncident, record_incidents
 from grading.store.matrices import locked_state
 from grading.store.opening import Store
 from grading.store.tables import (
@@ -188,6 +189,39 @@ def plan(store: Store, matrix_id: int, cell_id: int, *, limit: int | None = None
             ],
         )
         return _launch(connection, new)
+
+
+def plannable(store: Store, matrix_id: int) -> dict[int, int]:
+    """By cell, in planned order: how many trials :func:`plan` would give a further generation."""
+    asked = (
+        sa.select(trial.c.cell_id, sa.func.count())
+        .join(cell, cell.c.id == trial.c.cell_id)
+        .where(trial.c.matrix_id == matrix_id, trial.c.state == "open", cell.c.state == "open", ~_HAD)
+        .group_by(trial.c.cell_id)
+        .order_by(sa.func.min(trial.c.sequence))
+    )
+    with store.reading() as connection:
+        return {row[0]: row[1] for row in connection.execute(asked)}
+
+
+def name_taken(store: Store, launch_id: str, detail: str) -> bool:
+    """Ends a launch whose Job's name somebody else's Job has, and keeps that as an incident. False where it had ended.
+
+    Raises:
+        NotFound: for a launch that does not exist.
+    """
+    with store.transaction("incident") as connection:
+        if _locked(connection, launch_id).state == "ended":
+            return False
+        now = store.now(connection)
+        matrix_id = connection.execute(sa.select(launch.c.matrix_id).where(launch.c.id == launch_id)).scalar_one()
+        record_incidents(connection, now, [NewIncident(matrix_id, None, "job_name_taken", detail)])
+        connection.execute(
+            launch.update()
+            .where(launch.c.id == launch_id)
+            .values(state="ended", reason="job_name_taken", waiting=None, ended=now, deleted=True)
+        )
+        return True
 
 
 def job_name(manifest_hash: str, cell_id: int, generation: int) -> str:

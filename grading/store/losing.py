@@ -27,6 +27,8 @@ cluster are counted apart from all others; one that never began is not counted."
 REASONS: Mapping[str, Budget] = {
     "not_started": "none",
     "agent_not_startable": "none",
+    "wrong_configuration": "none",
+    "cancelled": "none",
     "disrupted": "uncharged",
     "preempted": "uncharged",
     "node_lost": "uncharged",
@@ -38,6 +40,7 @@ REASONS: Mapping[str, Budget] = {
     "recorder_killed": "charged",
     "lost_intake": "charged",
     "deadline_exceeded": "charged",
+    "evicted": "charged",
     "provider_unavailable": "provider",
     "ledger_malformed": "ledger_bad",
     "hash_mismatch": "ledger_bad",

@@ -19,7 +19,7 @@ TransactionName = Literal[
     "renew", "deliver", "quarantine", "lose", "seal", "fail_cell", "grade", "register_judge", "judge_call", "judge",
     "reuse", "mark_stale",
     "place", "plan_launch", "launch_created", "launch_waiting", "release_index", "end_launch", "job_deleted",
-    "claim_index", "journal_lines", "write_check",
+    "claim_index", "journal_lines", "write_check", "charge_pod", "incident",
     "acquire_publication", "renew_publication", "release_publication",
 ]  # fmt: skip
 

@@ -136,7 +136,9 @@ http://cellwise-phoenix.{{ .Release.Namespace }}.svc:6006
   image: {{ include "cellwise.image" (dict "image" .Values.images.control "root" .) }}
   imagePullPolicy: {{ .Values.images.pullPolicy }}
   command: [cellwise, migrate, --wait, "240"]
-  env: {{- include "cellwise.storeEnv" . | nindent 4 }}
+  env:
+    {{- include "cellwise.storeEnv" . | nindent 4 }}
+    {{- include "cellwise.liveCodeEnv" . | nindent 4 }}
   resources:
     requests: {cpu: 50m, memory: 128Mi}
     limits: {memory: 512Mi}
@@ -146,13 +148,18 @@ http://cellwise-phoenix.{{ .Release.Namespace }}.svc:6006
     {{- include "cellwise.liveCodeMount" . | nindent 4 }}
 {{- end }}
 
-{{/* development.liveCode: the image's code on a volume, which the container's user may change. */}}
+{{/* development.liveCode: the image's code copied to a volume, which the container's user may change, and run from there. */}}
 {{- define "cellwise.liveCode" -}}
 {{- if .Values.development.liveCode }}
 - name: code
   image: {{ include "cellwise.image" (dict "image" .Values.images.control "root" .) }}
   imagePullPolicy: {{ .Values.images.pullPolicy }}
-  command: [cp, -rT, {{ include "cellwise.code" . }}, /code]
+  command: [python, -c]
+  args:
+    - |
+      import shutil, grading, k8s, simulator
+      for package in (grading, k8s, simulator):
+          shutil.copytree(package.__path__[0], f"/code/{package.__name__}", dirs_exist_ok=True)
   resources:
     requests: {cpu: 50m, memory: 32Mi}
     limits: {memory: 128Mi}
@@ -162,7 +169,11 @@ http://cellwise-phoenix.{{ .Release.Namespace }}.svc:6006
 {{- end }}
 {{- end }}
 
-{{- define "cellwise.code" -}}/app{{- end }}
+{{- define "cellwise.liveCodeEnv" -}}
+{{- if .Values.development.liveCode }}
+- {name: PYTHONPATH, value: /code}
+{{- end }}
+{{- end }}
 
 {{/* Begins what follows again whenever it ends: with its code changed, and without the cluster's growing pauses. */}}
 {{- define "cellwise.liveCodeLoop" -}}
@@ -176,7 +187,7 @@ http://cellwise-phoenix.{{ .Release.Namespace }}.svc:6006
 
 {{- define "cellwise.liveCodeMount" -}}
 {{- if .Values.development.liveCode }}
-- {name: code, mountPath: {{ include "cellwise.code" . }}}
+- {name: code, mountPath: /code}
 {{- end }}
 {{- end }}
 

@@ -15,9 +15,8 @@ from grading.graders import load_grader
 from grading.manifest import Condition, Manifest, Simulator
 from grading.matrix_file import WrittenCondition
 from grading.people_protocol import MOST_TRIALS
-from simulator.assignment import simulator_identity
 from simulator.canonical import NotCanonicalizable, canonical
-from simulator.source import source_hash
+from simulator.source import simulator_identity, source_hash
 
 _MOST_CONDITIONS = 256
 _OWN_VARIABLES = ("CELLWISE", "PHOENIX", "KUBERNETES", "PG", "POSTGRES")

@@ -1,6 +1,7 @@
 """Grading a matrix's ledgers as they come in: what every door to the store does with a ledger that it has validated."""
 
-from collections.abc import Collection, Iterable
+from collections import Counter
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +12,7 @@ from grading.intake import Quarantined, ValidLedger, validate
 from grading.manifest import Manifest
 from grading.projection import structural
 from grading.store import Store, delivering, grades, reading
+from grading.store.tables import TrialState
 from simulator.canonical import canonical
 
 GROUP = 256
@@ -85,19 +87,37 @@ class MatrixGrading:
         Returns:
             How many grades were added.
         """
-        added = 0
+        return sum(
+            grades.add_grades(store, group, self.graders).count("added")
+            for group in self.of_stored(store, matrix_id, ["delivered"])
+        )
+
+    def of_stored(self, store: Store, matrix_id: int, states: Collection[TrialState]) -> Iterator[list[grades.Grade]]:
+        """Grades of the evidence of trials in these states, a group at a time."""
         group: list[grades.Grade] = []
-        for trial in reading.trials(store, matrix_id, states=["delivered"], ledgers=True):
+        for trial in reading.trials(store, matrix_id, states=states, ledgers=True):
             if trial.evidence_attempt_id is not None and trial.ledger is not None:
                 content = orjson.loads(trial.ledger)["content"]
                 group.append(self._graded(trial.evidence_attempt_id, trial.case_id, content))
             if len(group) >= GROUP:
-                added += self._add(store, group)
+                yield group
                 group = []
-        return added + (self._add(store, group) if group else 0)
-
-    def _add(self, store: Store, rows: Iterable[grades.Grade]) -> int:
-        return grades.add_grades(store, rows, self.graders).count("added")
+        if group:
+            yield group
 
     def _graded(self, attempt_id: int, case_id: str, content: dict[str, Any]) -> grades.Grade:
         return stored_grade(attempt_id, self.grader.grade(structural(content), self._expectations[case_id]))
+
+
+def grade_stored(
+    store: Store, matrix: reading.Matrix, manifest: Manifest, states: Collection[TrialState] = ("delivered", "graded")
+) -> Counter[str]:
+    """Grades the evidence of a matrix with the graders as they are now.
+
+    Returns:
+        How many grades were added, repeated and conflicting.
+    """
+    outcomes: Counter[str] = Counter()
+    for group in MatrixGrading(manifest).of_stored(store, matrix.id, states):
+        outcomes.update(grades.add_grades(store, group, {(one.grader, one.version) for one in group}))
+    return outcomes

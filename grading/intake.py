@@ -17,7 +17,7 @@ from simulator.journal import JournaledAttempt
 from simulator.ledger import LONGEST_ERROR, Envelope, Ledger, RefusedCall
 from simulator.output import Claims, Usage
 from simulator.replay import ReplayError, compose, first_difference, rebuild, replay
-from simulator.sealing import ATTEMPT_LOST, seal
+from simulator.sealing import seal
 
 LARGEST_LEDGER = 64 * 1024 * 1024
 """Bytes. A recorder ends an agent long before (simulator/recorder.py, LARGEST_RECORD)."""

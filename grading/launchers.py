@@ -5,7 +5,7 @@ A launcher is what the group ``cellwise.launchers`` names: a class that is calle
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from typing import Literal, Protocol, cast
 
 GROUP = "cellwise.launchers"
@@ -88,7 +88,10 @@ def cluster(name: str, *, context: str | None, namespace: str | None) -> Cluster
         NoSuchLauncher: with what is installed.
         ClusterUnavailable: it has no usable configuration.
     """
-    found = {one.name: one for one in entry_points(group=GROUP)}
+    found: dict[str, EntryPoint] = {}
+    for one in entry_points(group=GROUP):
+        # The first one on the path, as an import would find it.
+        found.setdefault(one.name, one)
     if name not in found:
         known = ", ".join(sorted(found)) or "nothing else is installed"
         raise NoSuchLauncher(f"nothing called '{name}' runs matrices: {known}")

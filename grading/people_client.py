@@ -219,4 +219,3 @@ def _told(error: httpx.TransportError) -> str:
 def only_terms(terms: Sequence[dict[str, str]]) -> list[people.CellTerms]:
     """What ``--only`` names, as the API has it."""
     return [people.CellTerms(**one) for one in terms]
-

@@ -309,7 +309,9 @@ class CopiedAttempt(WireModel):
     origin: Origin | None
     """Where the trial was taken over: the ledger is that attempt's, and not here."""
     ledger: str | None
+    """Its canonical JSON."""
     journal: str | None
+    """Base64: one that was cut off may end within a character."""
     grades: list[CopiedGrade]
 
 

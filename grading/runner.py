@@ -173,7 +173,8 @@ class Runner:
         # Not after an error: what is then not in the store is in the journals, which the next run reads.
         self._settle_ended(held)
         counts = reading.counts(self._store, self._matrix.id)
-        if counts["open"] or counts["leased"] or counts["delivered"]:
+        self._reread()
+        if counts["open"] or counts["leased"] or counts["delivered"] or self._matrix.state in ("paused", "cancelled"):
             return "open"
         return matrices.finish(self._store, self._matrix.id)
 

@@ -116,7 +116,7 @@ class Api:
         return self.request("PATCH", path, body=patch, content_type="application/merge-patch+json")
 
     def delete(self, path: str, uid: str) -> bool:
-        """Deletes what has this uid and no other, with all that belongs to it. False where it was gone, or is another."""
+        """Deletes what has this uid and no other, with all that belongs to it. False where that was gone."""
         options = {
             "apiVersion": "v1",
             "kind": "DeleteOptions",
@@ -131,11 +131,11 @@ class Api:
             raise
         return True
 
-    def list(self, path: str, query: Query = ()) -> tuple[list[Document], str]:
+    def list_all(self, path: str, query: Query = ()) -> tuple[list[Document], str]:
         """Everything there, a page at a time, and the version that a watch goes on from."""
         while True:
             with suppress(Expired):
-                return self._list(path, query)
+                return self._pages(path, query)
 
     def watch(self, path: str, version: str, query: Query = ()) -> Iterator[tuple[str, Document]]:
         """What changes after a version, as ``(type, object)``, until the connection ends; bookmarks are among them.
@@ -196,7 +196,7 @@ class Api:
                 wait = min(wait * 2, _LONGEST_WAIT)
                 self._sleep(pause)
 
-    def _list(self, path: str, query: Query) -> tuple[list[Document], str]:
+    def _pages(self, path: str, query: Query) -> tuple[list[Document], str]:
         found: list[Document] = []
         asked = [*query, ("limit", str(_PAGE))]
         while True:

@@ -7,13 +7,13 @@ run another one where the first was lost, and to leave behind why.
 import hashlib
 import re
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from kubernetes import client
 
-from k8s.settings import CellSettings, Settings
+from k8s.settings import CellSettings, Resources, Settings
 
 RECORDER = "recorder"
 """The pod's regular container: it alone holds the token, and its exit code is the pod's."""
@@ -203,7 +203,7 @@ def _pod(work: Work, settings: Settings) -> client.V1PodSpec:
         termination_grace_period_seconds=_GRACE_SECONDS,
         priority_class_name=cell.priority_class,
         node_selector=dict(cell.node_selector) or None,
-        tolerations=list(cell.tolerations) or None,
+        tolerations=[_toleration(one) for one in cell.tolerations] or None,
         security_context=client.V1PodSecurityContext(
             run_as_non_root=True,
             run_as_user=cell.run_as_user,
@@ -238,7 +238,7 @@ def _recorder(work: Work, settings: Settings) -> client.V1Container:
         command=["python", "-m", "simulator.pod"],
         # With an image of its own, the agent receives them there and the recorder does not.
         env=own if work.image is not None else [*_of_the_condition(work.env, settings.cell), *own],
-        resources=settings.cell.resources,
+        resources=_resources(settings.cell.resources),
         security_context=_restricted(),
         termination_message_policy="FallbackToLogsOnError",
         volume_mounts=mounts,
@@ -256,7 +256,7 @@ def _agent(work: Work, image: str, settings: Settings) -> client.V1Container:
             *_of_the_condition(work.env, settings.cell),
             _Variable("CELLWISE_AGENT_SOCKET", AGENT_SOCKET).built(),
         ],
-        resources=settings.cell.agent_resources,
+        resources=_resources(settings.cell.agent_resources),
         security_context=_restricted(),
         termination_message_policy="FallbackToLogsOnError",
         volume_mounts=[
@@ -299,6 +299,16 @@ def _of_the_condition(names: Iterable[str], cell: CellSettings) -> list[client.V
         )
         for name in names
     ]
+
+
+def _resources(given: Resources) -> client.V1ResourceRequirements:
+    return client.V1ResourceRequirements(requests=given.requests or None, limits=given.limits or None)
+
+
+def _toleration(given: Mapping[str, Any]) -> client.V1Toleration:
+    built = client.V1Toleration.from_dict(dict(given))
+    assert built is not None
+    return built
 
 
 def _restricted() -> client.V1SecurityContext:

@@ -1,8 +1,8 @@
 """Leader election on a coordination.k8s.io Lease, so that one controller does the work at a time.
 
-It saves work and conflicts, no more: between two looks at the clock two may believe that they lead. What keeps two from
-doing harm is the store, which fences. Source: the algorithm of client-go's leaderelection, which also never compares the
-clocks of two machines: a holder is gone whose record did not change for a lease's length by one's own clock.
+It saves work and conflicts, no more: between two looks at the clock two may believe that they lead. What keeps two
+from doing harm is the store, which fences. Source: the algorithm of client-go's leaderelection, which never compares
+the clocks of two machines either: a holder is gone whose record did not change for a lease's length by one's own clock.
 """
 
 import threading

@@ -21,9 +21,7 @@ class Mirror:
         changed: called, from its thread, after each change.
     """
 
-    def __init__(
-        self, api: Api, path: str, query: Query = (), *, changed: Callable[[], object] = lambda: None
-    ) -> None:
+    def __init__(self, api: Api, path: str, query: Query = (), *, changed: Callable[[], object] = lambda: None) -> None:
         self._api = api
         self._path = path
         self._query = tuple(query)
@@ -67,6 +65,11 @@ class Mirror:
         with self._lock:
             return self._departed.get(uid)
 
+    def all_departed(self) -> list[Document]:
+        """Everything that is no longer there and was not forgotten yet."""
+        with self._lock:
+            return list(self._departed.values())
+
     def forget(self, uid: str) -> None:
         """What became of a departed object is in the store."""
         with self._lock:
@@ -90,8 +93,12 @@ class Mirror:
             try:
                 if self._version is None:
                     self._relist()
+                began = time.monotonic()
                 self._follow()
                 wait = _FIRST_WAIT
+                if time.monotonic() - began < wait:
+                    # A server that ends every watch at once is not asked without pause.
+                    self._stopping.wait(wait)
             except Expired:
                 self._version = None
             except ApiError as error:
@@ -100,7 +107,7 @@ class Mirror:
                 self._stopping.wait(pause)
 
     def _relist(self) -> None:
-        listed, version = self._api.list(self._path, self._query)
+        listed, version = self._api.list_all(self._path, self._query)
         found = {one["metadata"]["uid"]: _trimmed(one) for one in listed}
         with self._lock:
             for uid in self._objects.keys() - found.keys():

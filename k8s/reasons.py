@@ -227,7 +227,9 @@ def _by_exit(pod: Document, state: Document | None, said: str) -> End:
     if state is None:
         return End("lost", "pod_failed", f"it failed, and nothing says how its {RECORDER} ended")
     code, reason = state.get("exitCode"), str(state.get("reason") or "")
-    detail = f"exit code {code}" + (f", {reason}" if reason not in ("", "Error") else "") + (f": {said}" if said else "")
+    detail = (
+        f"exit code {code}" + (f", {reason}" if reason not in ("", "Error") else "") + (f": {said}" if said else "")
+    )
     if reason in _NOT_STARTED:
         return End("never", "wrong_configuration", f"{RECORDER}: {_named(reason, said)}")
     if reason in _NO_TRACE:

@@ -50,6 +50,8 @@ class CellSettings(WireModel):
     priority_class: str | None = None
     run_as_user: Annotated[int, Field(ge=1, le=2**31 - 1)] = 65532
     pod_labels: dict[str, str] = {}
+    tmp_size: Quantity = "256Mi"
+    """Of each container's /tmp: a pod that writes more is evicted, which is its agent's overrun."""
     agent_env_secret: DnsName | None = None
     """The Secret whose keys are the variables that conditions name."""
 
@@ -77,6 +79,10 @@ class Settings(WireModel):
     """The Kueue LocalQueue of matrices that name none."""
     stuck_terminating_seconds: Seconds = 300
     """After which the trial of a pod that cannot be ended is run by another one."""
+    refused_seconds: Seconds = 300
+    """After which a cell fails whose pods a quota keeps out while nothing of ours runs that could make room."""
+    recorded_job_seconds: Annotated[int, Field(ge=0, le=604_800)] = 600
+    """How long a Job stays to be looked at once all of it is in the store."""
     job_ttl_seconds: Seconds = 86_400
     reconcile_seconds: Annotated[float, Field(ge=0.05, le=3600, allow_inf_nan=False)] = 1.0
     people_audience: Annotated[str, Field(min_length=1)] = "cellwise-people"

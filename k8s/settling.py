@@ -71,9 +71,7 @@ class Settler:
         if end.kind == "overrun":
             recovery = overrun(one, journals, place, isolation=isolation, began=held.leased_at)
         else:
-            recovery = recover(
-                [one], journals, of.grader, of.expectations.__getitem__, place, isolation=isolation
-            )
+            recovery = recover([one], journals, of.grader, of.expectations.__getitem__, place, isolation=isolation)
         recovery.write(self._store)
         return recovery
 

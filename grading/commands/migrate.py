@@ -4,7 +4,7 @@ import sys
 import time
 
 from grading.commands import fail
-from grading.store import Store, StoreError, StoreUnavailable
+from grading.store import Store, StoreAway, StoreError
 from grading.store.migrating import HEAD
 
 _PAUSE_SECONDS = 2.0
@@ -18,7 +18,7 @@ def migrate(*, wait: float, store: str) -> None:
             with Store.open(store) as opened:
                 print(f"{opened.place}: the tables are up to date ({HEAD})")
             return
-        except StoreUnavailable as error:
+        except StoreAway as error:
             left = deadline - time.monotonic()
             if left <= 0:
                 raise fail(str(error), 1) from error

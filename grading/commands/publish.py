@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import typer
 
 from grading.commands import UNPUBLISHED, api_key, beside, console, fail, one_matrix, open_store
-from grading.store import NoStore, Store, StoreError, StoreUnavailable, reading
+from grading.store import NoStore, Store, StoreAway, StoreError, reading
 
 if TYPE_CHECKING:
     from grading.health import Health
@@ -210,7 +210,7 @@ def _when_there(store: str, ended: threading.Event, health: "Health", tell: Call
     while not ended.is_set():
         try:
             return Store.open(store, create=False)
-        except StoreUnavailable as error:
+        except StoreAway as error:
             if not told:
                 tell(f"waiting: {error}")
             told = True

@@ -6,6 +6,7 @@ same one in both stores where its owner and the moment it was leased are.
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import sqlalchemy as sa
 
@@ -34,7 +35,7 @@ from grading.store.tables import (
 _ENDED: tuple[AttemptState, ...] = ("delivered", "lost", "fenced")
 
 
-class CopyConflict(StateError):
+class CopyConflict(StateError):  # noqa: N818 - named after the condition
     """The store has something else where the copy would go. It stays as it is."""
 
 
@@ -182,7 +183,7 @@ def write_trials(store: Store, matrix_id: int, copies: Sequence[CopiedTrial]) ->
         CopyConflict: the store has other attempts of these trials than the copies.
         NotFound: a trial that was never planned, or the attempt that a reused one stands on.
     """
-    with store.transaction("copy") as connection:
+    with store.transaction("copy_trials") as connection:
         locked_state(connection, matrix_id)
         known = {
             row.sequence: row
@@ -207,7 +208,7 @@ def write_trials(store: Store, matrix_id: int, copies: Sequence[CopiedTrial]) ->
 
 def write_incidents(store: Store, matrix_id: int, copies: Sequence[CopiedIncident]) -> int:
     """Adds the incidents that are not there yet; returns how many."""
-    with store.transaction("copy") as connection:
+    with store.transaction("copy_incidents") as connection:
         locked_state(connection, matrix_id)
         asked = sa.select(incident.c.kind, incident.c.detail, incident.c.created)
         there = {tuple(row) for row in connection.execute(asked.where(incident.c.matrix_id == matrix_id))}
@@ -245,7 +246,7 @@ def settle(
         state: of the matrix where it was copied from.
         failed_cells: by condition and case, why.
     """
-    with store.transaction("copy") as connection:
+    with store.transaction("settle_copy") as connection:
         locked_state(connection, matrix_id)
         listed = connection.execute(
             sa.select(cell.c.id, cell.c.condition, cell.c.case_id, cell.c.state).where(cell.c.matrix_id == matrix_id)
@@ -342,9 +343,9 @@ def _attempts_of(connection: sa.Connection, trial_ids: Collection[int]) -> dict[
     return copied
 
 
-def _ended_and_held(connection: sa.Connection, trial_ids: list[int]) -> dict[int, dict[int, sa.Row[tuple[object, ...]]]]:
+def _ended_and_held(connection: sa.Connection, trial_ids: list[int]) -> dict[int, dict[int, Any]]:
     """By trial and number: the attempts that are in this store."""
-    found: dict[int, dict[int, sa.Row[tuple[object, ...]]]] = {}
+    found: dict[int, dict[int, Any]] = {}
     for batch in batches(trial_ids):
         asked = (
             sa.select(
@@ -359,7 +360,7 @@ def _ended_and_held(connection: sa.Connection, trial_ids: list[int]) -> dict[int
     return found
 
 
-def _check_planned(row: sa.Row[tuple[object, ...]], one: CopiedTrial) -> None:
+def _check_planned(row: Any, one: CopiedTrial) -> None:
     planned = (row.condition, row.case_id, row.repetition, row.assignment_hash)
     if planned != (one.condition, one.case_id, one.repetition, one.assignment_hash):
         raise CopyConflict(
@@ -372,8 +373,8 @@ def _check_planned(row: sa.Row[tuple[object, ...]], one: CopiedTrial) -> None:
 def _write_trial(
     store: Store,
     connection: sa.Connection,
-    row: sa.Row[tuple[object, ...]],
-    there: Mapping[int, sa.Row[tuple[object, ...]]],
+    row: Any,
+    there: Mapping[int, Any],
     one: CopiedTrial,
     now: int,
 ) -> int:
@@ -381,13 +382,13 @@ def _write_trial(
     numbers = {copy.number for copy in one.attempts}
     if own := sorted(there.keys() - numbers):
         raise CopyConflict(
-            f"trial {one.sequence} ({one.condition} / {one.case_id} / {one.repetition}) has attempt {own[0]} of its own "
-            "here: copy the matrix into another store"
+            f"trial {one.sequence} ({one.condition} / {one.case_id} / {one.repetition}) has attempt {own[0]} of its "
+            "own here: copy the matrix into another store"
         )
     for copy in one.attempts:
         found = there.get(copy.number)
         if found is None:
-            ids[copy.number] = _insert_attempt(store, connection, row.id, copy)
+            ids[copy.number] = _insert_attempt(store, connection, row, copy)
             added += 1
         else:
             if (found.owner, found.leased_at) != (copy.owner.id if copy.owner else None, copy.leased_at):
@@ -414,11 +415,11 @@ def _write_trial(
     return added
 
 
-def _move_trial(
-    connection: sa.Connection, row: sa.Row[tuple[object, ...]], one: CopiedTrial, ids: Mapping[int, object]
-) -> int:
+def _move_trial(connection: sa.Connection, row: Any, one: CopiedTrial, ids: Mapping[int, object]) -> int:
     latest = max(ids, default=0)
     if one.evidence is not None:
+        if one.evidence not in ids:
+            raise NotFound(f"trial {one.sequence} is said to stand on attempt {one.evidence}, which it does not have")
         evidence = ids[one.evidence]
         if row.evidence_attempt_id == evidence:
             return 0
@@ -435,7 +436,7 @@ def _move_trial(
     return 1
 
 
-def _insert_attempt(store: Store, connection: sa.Connection, trial_id: object, copy: CopiedAttempt) -> object:
+def _insert_attempt(store: Store, connection: sa.Connection, row: Any, copy: CopiedAttempt) -> object:
     if copy.owner is not None:
         connection.execute(
             store.insert(owner).on_conflict_do_nothing(index_elements=["id"]),
@@ -451,7 +452,7 @@ def _insert_attempt(store: Store, connection: sa.Connection, trial_id: object, c
             },
         )
     values = {
-        "trial_id": trial_id,
+        "trial_id": row.id,
         "number": copy.number,
         "state": copy.state,
         "reason": copy.reason,
@@ -461,12 +462,13 @@ def _insert_attempt(store: Store, connection: sa.Connection, trial_id: object, c
         "started": copy.started,
         "ended": copy.ended,
         "after_consequential_call": copy.after_consequential_call,
-        "reused_from": _origin(connection, copy.origin) if copy.origin is not None else None,
+        "reused_from": _origin(connection, copy.origin, row.trial_key) if copy.origin is not None else None,
     }
     return connection.execute(attempt.insert().returning(attempt.c.id), values).scalar_one()
 
 
-def _origin(connection: sa.Connection, origin: Origin) -> int:
+def _origin(connection: sa.Connection, origin: Origin, trial_key: str) -> int:
+    """The attempt that stands for a reused trial: of an equal key, as when it was taken over."""
     asked = (
         sa.select(attempt.c.id)
         .join(trial, trial.c.id == attempt.c.trial_id)
@@ -475,13 +477,15 @@ def _origin(connection: sa.Connection, origin: Origin) -> int:
         .where(
             matrix.c.manifest_hash == origin.manifest_hash,
             trial.c.sequence == origin.sequence,
+            trial.c.trial_key == trial_key,
             attempt.c.number == origin.number,
         )
     )
     found = connection.execute(asked).scalar_one_or_none()
     if found is None:
         raise NotFound(
-            f"the store has no ledger of trial {origin.sequence}, attempt {origin.number} of {origin.manifest_hash}"
+            f"the store has no ledger of trial {origin.sequence}, attempt {origin.number} of {origin.manifest_hash} "
+            "that could stand for a trial of equal key"
         )
     return int(found)
 

@@ -11,16 +11,16 @@ class NoStore(StoreError):  # noqa: N818 - named after the condition
     """There is no store yet where one was asked for."""
 
 
-class StoreUnavailable(StoreError):  # noqa: N818 - named after the condition
-    """The database's server cannot be reached or does not serve just now: the same again later may succeed."""
-
-
 class StateError(StoreError):
     """A transition from a state that does not allow it."""
 
 
 class NotFound(StoreError):  # noqa: N818 - named after the condition
     """Nothing in the store goes by that name, or more than one thing does."""
+
+
+class StoreAway(StoreError):  # noqa: N818 - named after the condition
+    """The database cannot be reached, is full, or cannot write now: the same may go well later."""
 
 
 _SQLITE = {
@@ -47,8 +47,6 @@ _POSTGRESQL = {
     "57P01": "the server was shut down",
     "57P03": "the server is starting up or shutting down",
 }
-_UNAVAILABLE = ("08000", "08001", "08003", "08004", "08006", "53300", "57P01", "57P02", "57P03")
-"""What PostgreSQL answers while it starts, stops, recovers or has no room for another connection."""
 
 
 def explained(error: BaseException, place: str, doing: str) -> StoreError:
@@ -61,11 +59,16 @@ def explained(error: BaseException, place: str, doing: str) -> StoreError:
     sqlite_name = getattr(cause, "sqlite_errorname", None) or ""
     sqlstate = getattr(cause, "sqlstate", None) or ""
     reason = _SQLITE.get("_".join(sqlite_name.split("_")[:2])) or _POSTGRESQL.get(sqlstate)
+    kind = StoreAway if _may_pass(cause, sqlstate) else StoreError
     first_line = " ".join(str(cause).split()) or type(cause).__name__
-    away = sqlstate in _UNAVAILABLE
     if reason is None and not sqlite_name and not sqlstate and type(cause).__name__ == "OperationalError":
-        reason, away = "the server cannot be reached", True
-    kind = StoreUnavailable if away else StoreError
+        reason = "the server cannot be reached"
     if reason is None:
         return kind(f"{place}: {doing}: the database refuses it: {first_line}")
     return kind(f"{place}: {doing}: {reason} ({first_line})")
+
+
+def _may_pass(cause: BaseException, sqlstate: str) -> bool:
+    """Whether a driver's error says something of the database's condition, and nothing of what it was asked."""
+    operational = {kind.__name__ for kind in type(cause).__mro__} & {"OperationalError", "InterfaceError"}
+    return bool(operational) or isinstance(cause, sa.exc.TimeoutError) or sqlstate == "25006"

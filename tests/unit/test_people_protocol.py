@@ -125,7 +125,7 @@ DOCUMENTS: list[WireModel] = [
                         acted=True,
                         origin=None,
                         ledger=None,
-                        journal="{}\n",
+                        journal="e30K",
                         grades=[],
                     ),
                     people.CopiedAttempt(

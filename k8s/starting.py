@@ -180,8 +180,13 @@ class Starter:
         return replace(refused, never=True) if over else refused
 
     def fail_cell(self, cell_id: int, launch_id: str, reason: str) -> None:
-        self._noticed.doomed.add(launch_id)
         with suppress(StateError):  # all of it was done meanwhile
-            gone = losing.fail_cell(self._store, cell_id, reason)
-            log.error("cell_failed", cell=cell_id, launch=launch_id, reason=reason, missing=gone)
+            losing.fail_cell(self._store, cell_id, reason)
+        self.cell_failed(cell_id, launch_id, reason)
+
+    def cell_failed(self, cell_id: int, launch_id: str, reason: str) -> None:
+        """Has the launch end once nothing of it is held any more."""
+        if launch_id not in self._noticed.doomed:
+            self._noticed.doomed.add(launch_id)
+            log.error("cell_failed", cell=cell_id, launch=launch_id, reason=reason)
             metrics.CELLS_FAILED.inc()

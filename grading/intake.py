@@ -11,11 +11,13 @@ from typing import Any, Literal
 import orjson
 from pydantic import ValidationError
 
+from simulator.answer import unanswered
 from simulator.canonical import canonical_of_parsed, sha256
 from simulator.journal import JournaledAttempt
-from simulator.ledger import LONGEST_ERROR, Envelope, Ledger, RefusedCall, seal
-from simulator.output import Claims, Usage, unanswered
+from simulator.ledger import LONGEST_ERROR, Envelope, Ledger, RefusedCall
+from simulator.output import Claims, Usage
 from simulator.replay import ReplayError, compose, first_difference, rebuild, replay
+from simulator.sealing import seal
 
 LARGEST_LEDGER = 64 * 1024 * 1024
 """Bytes. A recorder ends an agent long before (simulator/recorder.py, LARGEST_RECORD)."""

@@ -63,6 +63,14 @@ DecimalText = Annotated[str, AfterValidator(_decimal), Field(json_schema_extra={
 Share = Annotated[DecimalText, AfterValidator(_below_one)]
 Confidence = Annotated[DecimalText, AfterValidator(_confidence)]
 EnvironmentName = Annotated[str, AfterValidator(_environment_name)]
+ImageByDigest = Annotated[
+    str,
+    StringConstraints(
+        pattern=r"^[a-z0-9]([a-z0-9._:/-]{0,300}[a-z0-9])?(:[A-Za-z0-9_][A-Za-z0-9._-]{0,127})?@sha256:[0-9a-f]{64}$"
+    ),
+]
+"""An image by its digest: a tag may be another one tomorrow."""
+ProviderName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?$")]
 
 
 class SyntheticMeasurements(WireModel):
@@ -99,6 +107,11 @@ class WrittenCondition(WireModel):
     """Names of the environment variables that the agent receives; it sees no other ones."""
     sources: list[str] = Field([], examples=[["prompts/*.txt"]])
     """Further files, folders or globs that the agent is made of: when one changes, its trials run anew."""
+    image: ImageByDigest | None = Field(None, examples=["registry.example/refund-agent@sha256:" + "0" * 64])
+    """The image that holds an agent of your own, by digest: on Kubernetes it runs there, and nowhere else."""
+    provider: ProviderName | None = Field(None, examples=["openai"])
+    """Whose rate limit its trials share: a cluster runs no more of them at a time than it was told for that name. No
+    part of what is registered."""
     reuse: bool | None = None
     """One process for many trials; possible for packaged deterministic agents alone, and their default."""
     limits: Limits | None = None

@@ -43,8 +43,9 @@ from grading.judge.judgment import (
 from grading.manifest import Manifest
 from grading.matrix_file import SyntheticProfile
 from grading.schedule import Planned
-from simulator.ledger import ATTEMPT_LOST, DISK_LIMIT, Ledger, Sha256
+from simulator.ledger import Ledger, Sha256
 from simulator.model import WireModel
+from simulator.sealing import ATTEMPT_LOST, DISK_LIMIT
 
 VERSION = 1
 OPENING = b'{"version":1,'

@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from grading.graders import Grader
-from grading.intake import Quarantined, ValidLedger, seal_journal, validate
+from grading.grading import delivery
+from grading.intake import Quarantined, seal_journal, validate
 from grading.projection import structural
 from grading.store import Store, delivering, losing
 from simulator.assignment import Isolation
 from simulator.journal import JournaledAttempt, Journals, locked
-from simulator.ledger import ATTEMPT_LOST, DISK_LIMIT
 from simulator.recorder import software
+from simulator.sealing import ATTEMPT_LOST, DISK_LIMIT
 from simulator.worlds import load_world
 
 _LOCK_SECONDS = 10.0
@@ -156,12 +157,6 @@ def _deliver(recovery: Recovery, one: Unanswered, document: bytes) -> None:
         recovery.quarantines.append(delivering.Quarantined(one.attempt_id, None, error.kind, str(error), document))
     else:
         recovery.deliveries.append(delivery(one.attempt_id, None, ledger))
-
-
-def delivery(attempt_id: int, secret: str | None, ledger: ValidLedger) -> delivering.Delivery:
-    return delivering.Delivery(
-        attempt_id, secret, ledger.content_hash, ledger.ledger_hash, ledger.document, ledger.started, ledger.ended
-    )
 
 
 def _lose(

@@ -41,10 +41,10 @@ from grading.packet_judgment import Calls, JudgmentChecker, UsedCall, used_calls
 from grading.packet_reading import PacketFile, PacketRefused, check_manifest_hash, member_path
 from grading.projection import structural
 from grading.schedule import Planned, at, presented
-from simulator.assignment import simulator_identity
 from simulator.canonical import NotCanonicalizable, canonical, canonical_of_parsed, sha256
 from simulator.replay import first_difference
-from simulator.worlds import UnknownWorld, load_world
+from simulator.source import simulator_identity
+from simulator.worlds import UnknownWorld, case_models
 
 PROVES = (
     "every recorded call, given again to a fresh world made from the registered case, has the recorded result or error",
@@ -378,15 +378,15 @@ def _check_graders(manifest: Manifest) -> str:
 def _check_cases(manifest: Manifest) -> tuple[Any, list[Any]]:
     """The grader, and each case's expectation. The cases must be such as a cases file can hold."""
     try:
-        world, grader = load_world(manifest.world), load_grader(manifest.world)
+        world, grader = case_models(manifest.world), load_grader(manifest.world)
     except (UnknownWorld, UnknownGrader) as error:
         raise PacketRefused(str(error), field="manifest.world") from error
     expectations = []
     for position, case in enumerate(manifest.cases):
         place = f"manifest.cases[{position}]"
         for index, record in enumerate(case.records):
-            _whole(world.Record, record, f"{place}.records[{index}]")
-        _whole(world.Settings, case.world_settings, f"{place}.world_settings")
+            _whole(world.record, record, f"{place}.records[{index}]")
+        _whole(world.settings, case.world_settings, f"{place}.world_settings")
         expectation = _whole(grader.Expectation, case.expectation, f"{place}.expectation")
         problems = grader.check_case(case.records, case.customer_id, case.replies, expectation)
         if problems:

@@ -13,7 +13,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from grading.visible import visible
-from simulator.ledger import ATTEMPT_LOST, LIMIT_ERRORS
+from simulator.sealing import ATTEMPT_LOST, LIMIT_ERRORS
 
 ASK_TOOL = "ask_customer"
 """The tool of every world that talks to the customer."""

@@ -17,6 +17,14 @@ from typing import Any
 import orjson
 
 
+def begin_line(attempt: int, assignment: str, started: int) -> bytes:
+    return b'{"attempt":%d,"begin":{"assignment":"%b","started":%d}}' % (attempt, assignment.encode(), started)
+
+
+def call_line(attempt: int, record: dict[str, Any], started: int, ended: int) -> bytes:
+    return b'{"attempt":%d,"call":%b,"started":%d,"ended":%d}' % (attempt, orjson.dumps(record), started, ended)
+
+
 class Journal:
     """The worker's side. Every write is one system call, so a kill leaves whole lines and at most one torn end.
 
@@ -31,14 +39,10 @@ class Journal:
         fcntl.flock(self._file, fcntl.LOCK_EX)
 
     def begin(self, attempt: int, assignment: str, started: int) -> None:
-        self._write(
-            b'{"attempt":%d,"begin":{"assignment":"%b","started":%d}}\n' % (attempt, assignment.encode(), started)
-        )
+        self._write(begin_line(attempt, assignment, started) + b"\n")
 
     def call(self, attempt: int, record: dict[str, Any], started: int, ended: int) -> None:
-        self._write(
-            b'{"attempt":%d,"call":%b,"started":%d,"ended":%d}\n' % (attempt, orjson.dumps(record), started, ended)
-        )
+        self._write(call_line(attempt, record, started, ended) + b"\n")
 
     def ledger(self, attempt: int, document: bytes) -> None:
         self._write(b'{"attempt":%d,"ledger":%b}\n' % (attempt, document))

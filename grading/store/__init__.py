@@ -6,7 +6,7 @@
 them is one transaction, durable when the function returns.
 """
 
-from grading.store.errors import NoStore, NotFound, StateError, StoreError
+from grading.store.errors import NoStore, NotFound, StateError, StoreAway, StoreError
 from grading.store.opening import Store, TransactionName
 
-__all__ = ["NoStore", "NotFound", "StateError", "Store", "StoreError", "TransactionName"]
+__all__ = ["NoStore", "NotFound", "StateError", "Store", "StoreAway", "StoreError", "TransactionName"]

@@ -490,6 +490,13 @@ def held(store: Store, matrix_ids: Collection[int] | None = None) -> list[Held]:
         return [_held(row) for row in connection.execute(asked)]
 
 
+def count_held(store: Store) -> int:
+    """How many attempts pods hold."""
+    asked = sa.select(sa.func.count()).where(literal_state(attempt.c.state, HELD), attempt.c.launch_id.is_not(None))
+    with store.reading() as connection:
+        return connection.execute(asked).scalar_one()
+
+
 def attempt_of_pod(store: Store, attempt_id: int) -> Held:
     """An attempt that a pod holds or held. Raises NotFound where there is none, or no pod ever held it."""
     with store.reading() as connection:

@@ -37,7 +37,7 @@ def test_defaults(write: Write) -> None:
     assert read.model_dump(mode="json") == {
         "version": 1, "name": "study", "cases": "cases.yaml",
         "conditions": [{"name": "control", "agent": "descriptive-control", "settings": {}, "env": [], "sources": [],
-                        "reuse": None, "limits": None}],
+                        "image": None, "provider": None, "reuse": None, "limits": None}],
         "baseline": None, "repetitions": 1, "presented_order": "alternate", "order": "parallel",
         "graders": ["structural"], "judge": None, "calibration": None, "registry": None, "redaction": None,
         "limits": Limits().model_dump(mode="json"), "parallelism": None, "seed": None,

@@ -21,10 +21,10 @@ from k8s.api import Api
 from k8s.reconciling import Reconciler
 from k8s.settings import CellSettings, Settings
 from k8s.settling import Settler
-from simulator.ledger import seal
 from simulator.output import Output
 from simulator.recorder import software
 from simulator.replay import compose, open_session
+from simulator.sealing import seal
 
 CASES = """\
 version: 1

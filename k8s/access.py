@@ -100,7 +100,7 @@ def _configured(context: str | None) -> tuple[Any, str, str | None]:
     # The client itself looks at the variable once, when it is imported.
     where = os.environ.get("KUBECONFIG") or str(Path("~/.kube/config").expanduser())
     try:
-        merged = KubeConfigMerger(where).config  # type: ignore[no-untyped-call]
+        merged = KubeConfigMerger(where).config
         if merged is None:
             raise ClusterUnavailable(f"no cluster is configured: there is no {where}; KUBECONFIG names another file")
         named = {one["name"]: one["context"] for one in merged.value["contexts"]}

@@ -30,7 +30,7 @@ CHECK_SECONDS = 3600.0
 """After which a matrix that is published is compared with Phoenix again."""
 UNFINISHED_SECONDS = 30.0
 """The same for one of which not all could be shown yet, though nothing has changed."""
-FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0
+FIRST_PAUSE, LONGEST_PAUSE = 1.0, 15.0
 """After a failure of the store or of Phoenix, doubled each time, with a random part."""
 LONGEST_MATRIX_PAUSE = 600.0
 """The same for what is wrong with one matrix alone."""

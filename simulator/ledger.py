@@ -10,7 +10,6 @@ from typing import Annotated, Any, Literal
 from pydantic import Discriminator, Field, JsonValue, Tag
 
 from simulator.assignment import Isolation, Request
-from simulator.canonical import canonical, sha256
 from simulator.model import WireModel
 from simulator.output import Claims, Usage
 
@@ -18,13 +17,7 @@ Sha256 = Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]
 Microseconds = Annotated[int, Field(ge=0, le=2**53 - 1)]
 """Since 1970-01-01T00:00:00Z."""
 
-ATTEMPT_LOST = "AttemptLost"
-"""The execution error of a ledger that was sealed from the journal of a lost attempt."""
-
 LONGEST_ERROR = 200
-
-LIMIT_ERRORS = frozenset({"TimeLimit", "CallLimit", "TokenLimit", "MoneyLimit", "MemoryLimit", "DiskLimit"})
-"""Execution errors that say which limit ended the trial: the check ``budget``, not ``execution_error``."""
 
 
 class AnsweredCall(WireModel):
@@ -138,20 +131,3 @@ class Ledger(WireModel):
     content_hash: Sha256
     envelope: Envelope
     ledger_hash: Sha256
-
-
-def seal(content: dict[str, Any], envelope: dict[str, Any]) -> bytes:
-    """The ledger document of a content and an envelope, both as JSON values.
-
-    Written member by member, in RFC 8785's order, so that the content is made canonical once, not twice.
-    """
-    content_bytes = canonical(content)
-    envelope_bytes = canonical(envelope)
-    content_hash = sha256(content_bytes)
-    ledger_hash = sha256(b'{"content_hash":"%b","envelope":%b}' % (content_hash.encode(), envelope_bytes))
-    return b'{"content":%b,"content_hash":"%b","envelope":%b,"ledger_hash":"%b","version":1}' % (
-        content_bytes,
-        content_hash.encode(),
-        envelope_bytes,
-        ledger_hash.encode(),
-    )

@@ -36,8 +36,10 @@ class Connection:
         self._poll = select.poll()
         self._poll.register(connected, select.POLLIN)
         self._watched: int | None = None
-        self.when_idle: Callable[[], None] | None = None
-        """Called once in each wait that is not over at once."""
+        self.when_idle: Callable[[], float | None] | None = None
+        """Called in each wait that is not over at once, and again after the seconds that it answers with."""
+        self.paused = 0.0
+        """Seconds that the recorder took for itself, by which every deadline is later: the agent's time stood still."""
 
     def watch(self, descriptor: int) -> None:
         """Has :meth:`receive` return early once this descriptor is readable."""
@@ -62,7 +64,7 @@ class Connection:
         """The next line without its end; None at the end of the stream.
 
         Args:
-            deadline: on ``time.monotonic``'s clock.
+            deadline: on ``time.monotonic``'s clock, :attr:`paused` not counted.
 
         Raises:
             TimeoutError: at the deadline.
@@ -90,19 +92,20 @@ class Connection:
             self._pending += data
 
     def _wait(self, deadline: float) -> None:
-        remaining = deadline - time.monotonic()
-        if remaining <= 0:
-            raise TimeoutError
-        ready = None
-        if self.when_idle is not None and remaining > _SOON_SECONDS:
-            ready = self._poll.poll(_SOON_SECONDS * 1000)
-            if not ready:
-                self.when_idle()
-                remaining = deadline - time.monotonic()
-        # Whole milliseconds rounded up: never a busy loop just before the deadline.
-        ready = ready or self._poll.poll(max(0, int(remaining * 1000) + 1))
-        if not ready:
-            raise TimeoutError
+        idle_after = _SOON_SECONDS if self.when_idle is not None else None
+        while True:
+            remaining = deadline + self.paused - time.monotonic()
+            if remaining <= 0:
+                raise TimeoutError
+            wanted = remaining if idle_after is None else min(idle_after, remaining)
+            # Whole milliseconds rounded up: never a busy loop just before the deadline.
+            ready = self._poll.poll(int(wanted * 1000) + 1)
+            if ready:
+                break
+            if self.when_idle is not None and wanted < remaining:
+                started = time.monotonic()
+                idle_after = self.when_idle()
+                self.paused += time.monotonic() - started
         if len(ready) == 1 and ready[0][0] == self._watched:
             raise InterruptedError
 
@@ -121,7 +124,7 @@ class Connection:
             try:
                 rest = rest[self.socket.send(rest, socket.MSG_DONTWAIT) :]
             except BlockingIOError:
-                remaining = deadline - time.monotonic()
+                remaining = deadline + self.paused - time.monotonic()
                 if remaining <= 0 or not select.select([], [self.socket], [], remaining)[1]:
                     raise TimeoutError from None
 

@@ -14,7 +14,7 @@ from typing import Any
 import orjson
 
 from simulator.agent_host import become_subreaper, die_with_parent
-from simulator.agent_process import AgentNotStartable
+from simulator.agent_process import AgentHost, AgentNotStartable, environment
 from simulator.journal import Journal
 from simulator.recorder import Lease, ProviderFailed, Recorder
 
@@ -38,11 +38,16 @@ def main() -> None:
     with arguments.log.open("ab", buffering=0) as log:
         try:
             journal = Journal(arguments.journal)
-            recorder = Recorder(arguments.root, journal, log, "processes", arguments.name, intake.flush_some)
         except OSError as error:
             intake.say({"stuck": f"{arguments.journal}: {error.strerror}"})
             intake.flush()
             return
+        recorder = Recorder(
+            journal,
+            lambda agent, env: AgentHost.start(agent, arguments.root, environment(env), log),
+            {"launcher": "processes", "host": socket.gethostname(), "worker": arguments.name},
+            when_idle=intake.flush_some,
+        )
         try:
             serve(intake, recorder)
         except IntakeGone:

@@ -56,9 +56,9 @@ def run(
         raise reuse_needs_one(loaded)
     _check_parallelism(parallelism)
     for resolved in loaded.matrices:
+        check_runs_here(resolved)
         check_only(only, resolved.manifest)
         check_judge(resolved)
-        _refuse_images(resolved)
     target = Target.of(phoenix)
     for resolved in loaded.matrices:
         tell_unset(resolved.manifest)
@@ -151,16 +151,6 @@ def _check_parallelism(parallelism: int | None) -> None:
         raise fail(f"--parallelism {parallelism}: {MOST_PROCESSES} at most on one machine")
 
 
-def _refuse_images(resolved: ResolvedStudy) -> None:
-    """What is registered for an image must be what its image does, not what lies in a folder here."""
-    if resolved.images:
-        named = ", ".join(resolved.images)
-        raise fail(
-            f"{resolved.matrix_file}: agents in images run on a cluster alone ({named}): run it with --on kubernetes, "
-            "or without 'image'"
-        )
-
-
 def resume(
     word: str | None, *, only: list[str] | None, parallelism: int | None, phoenix: str, store: str, json: bool
 ) -> None:
@@ -178,8 +168,8 @@ def resume(
                 "Undo that to resume, or start a new matrix: "
                 f"cellwise run {shlex.quote(str(resolved.matrix_file))} --reuse {matrix.id}"
             )
+        check_runs_here(resolved)
         check_only(only, manifest)
-        _refuse_images(resolved)
         tell_unset(manifest)
         matrix = _unpaused(opened, matrix)
         _skip_if_up_to_date(target, opened, [matrix])
@@ -352,6 +342,18 @@ def tell_unset(manifest: Manifest) -> None:
         unset = [name for name in condition.agent.env if name not in os.environ]
         if unset:
             print(f"cellwise: {condition.name}: not set in this environment: {', '.join(unset)}", file=sys.stderr)
+
+
+def check_runs_here(resolved: ResolvedStudy) -> None:
+    """Refuses a matrix of which this machine's processes cannot run every condition.
+
+    Raises:
+        typer.Exit: with the conditions whose agents run from an image.
+    """
+    if resolved.images:
+        names = ", ".join(resolved.images)
+        have = "has an image, whose agent runs" if len(resolved.images) == 1 else "have images, whose agents run"
+        raise fail(f"{resolved.matrix_file}: {names} {have} on a cluster alone: add --on kubernetes, or remove image")
 
 
 def check_only(only: list[str] | None, manifest: Manifest) -> None:

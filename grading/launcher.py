@@ -28,16 +28,19 @@ class Worker:
         self.outstanding: dict[int, Any] = {}
         """What it was handed and has not answered, by attempt, in the order it will run them."""
         ours, theirs = socket.socketpair()
+        # Where this process found simulator/, the worker finds it: also from a checkout that is not installed. It
+        # starts with nothing that an agent may not know: its environment comes once it has forked off its zygote.
+        found_from = [path for path in sys.path if path]
+        code = (
+            f"import os, sys; os.environ.clear(); sys.path[:] = {found_from!r}; "
+            "from simulator.worker import main; main()"
+        )
         with theirs:
             self._process = subprocess.Popen(
-                [
-                    *(sys.executable, "-m", "simulator.worker", "--name", name, "--runner", str(os.getpid())),
-                    *("--root", str(root), "--journal", str(self.journal), "--log", str(folder / f"{name}.log")),
-                ],
+                [sys.executable, "-P", "-c", code, str(os.getpid()), name],
                 stdin=theirs.fileno(),
                 start_new_session=True,
-                # Where this process found simulator/, the worker finds it: also from a checkout that is not installed.
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+                env={},
             )
         # Neither side may wait for the other to read first: what the worker does not take yet waits here.
         ours.setblocking(False)
@@ -46,6 +49,21 @@ class Worker:
         self.ledgers_in_journal = 0
         self._pending = bytearray()
         self._known: set[str] = set()
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(found_from)}
+        self._send(
+            orjson.dumps(
+                {
+                    "worker": {
+                        "name": name,
+                        "root": _of_system(root),
+                        "journal": _of_system(self.journal),
+                        "log": _of_system(folder / f"{name}.log"),
+                        "environment": {_of_system(key): _of_system(value) for key, value in environment.items()},
+                    }
+                }
+            )
+            + b"\n"
+        )
 
     def hand_out(self, leases: list[tuple[dict[str, Any], dict[str, Any]]]) -> None:
         """Sends leases, each with its assignment, which travels once for each worker."""
@@ -114,3 +132,8 @@ class Worker:
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
+
+
+def _of_system(text: str | Path) -> str:
+    """A path or variable for the worker's first message: it need not be Unicode, so it travels as Latin-1."""
+    return os.fsencode(text).decode("latin-1")

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from simulator.protocol import Connection
+from simulator.zygote import HostProcess, Zygote
 
 _START_SECONDS = 120.0
 _END_SECONDS = 10.0
@@ -34,29 +35,16 @@ class AgentHost:
         root: the folder that the agent's module is found from, and its working directory.
         env: all the environment that the agent gets.
         log: where its standard output and error go.
+        zygote: what packaged agents without an environment are forked from; without one they are started too.
     """
 
-    def __init__(self, agent: str | None, root: Path, env: Mapping[str, str], log: BinaryIO) -> None:
-        ours, theirs = socket.socketpair()
-        package_root = str(Path(__file__).resolve().parent.parent)
-        # Python itself adds this variable in the C locale (PEP 538).
-        forget = "" if "LC_CTYPE" in env else "import os; os.environ.pop('LC_CTYPE', None); "
-        code = (
-            f"{forget}import sys; sys.path[:0] = {[str(root), package_root]!r}; "
-            "from simulator.agent_host import main; main()"
-        )
-        with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, "-P", "-c", code, *([agent] if agent else [])],
-                stdin=theirs.fileno(),
-                stdout=log,
-                stderr=log,
-                cwd=root,
-                env=dict(env),
-                start_new_session=True,
-            )
-        self._control = ours
-        self._lines = Connection(ours)
+    def __init__(
+        self, agent: str | None, root: Path, env: Mapping[str, str], log: BinaryIO, zygote: Zygote | None = None
+    ) -> None:
+        forked = zygote.fork_host(agent, root, log) if zygote and not env and ":" not in (agent or "") else None
+        self._process: subprocess.Popen[bytes] | HostProcess
+        self._process, self._control = forked or _started(agent, root, env, log)
+        self._lines = Connection(self._control)
         self._connection: Connection | None = None
         self._running: dict[str, Any] | None = None
         try:
@@ -150,6 +138,30 @@ class AgentHost:
             raise HostGone
         message: dict[str, Any] = json.loads(line)
         return message
+
+
+def _started(
+    agent: str | None, root: Path, env: Mapping[str, str], log: BinaryIO
+) -> tuple[subprocess.Popen[bytes], socket.socket]:
+    package_root = str(Path(__file__).resolve().parent.parent)
+    # Python itself adds this variable in the C locale (PEP 538).
+    forget = "" if "LC_CTYPE" in env else "import os; os.environ.pop('LC_CTYPE', None); "
+    code = (
+        f"{forget}import sys; sys.path[:0] = {[str(root), package_root]!r}; "
+        "from simulator.agent_host import main; main()"
+    )
+    ours, theirs = socket.socketpair()
+    with theirs:
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-c", code, *([agent] if agent else [])],
+            stdin=theirs.fileno(),
+            stdout=log,
+            stderr=log,
+            cwd=root,
+            env=dict(env),
+            start_new_session=True,
+        )
+    return process, ours
 
 
 def environment(names: list[str]) -> dict[str, str]:

@@ -26,6 +26,7 @@ from simulator.output import Output, unanswered
 from simulator.protocol import Connection, FrameTooLong, parse
 from simulator.replay import compose, open_session
 from simulator.session import Session
+from simulator.zygote import Zygote
 
 LARGEST_RECORD = 16 * 1024 * 1024
 """Bytes that a trial's calls and their answers may take: a call past it is not carried out and ends the agent with
@@ -73,6 +74,7 @@ class Recorder:
     Args:
         root: the folder that agents of one's own are imported from.
         when_idle: called where an agent takes its time.
+        zygote: what hosts of packaged agents are forked from, if there is one; its worker's, which closes it.
     """
 
     def __init__(
@@ -83,8 +85,10 @@ class Recorder:
         launcher: str,
         worker: str,
         when_idle: Callable[[], None] | None = None,
+        zygote: Zygote | None = None,
     ) -> None:
         self._when_idle = when_idle
+        self._zygote = zygote
         self._root = root
         self._journal = journal
         self._log = log
@@ -137,7 +141,7 @@ class Recorder:
                 raise AgentNotStartable(self._unusable[key])
             if key not in self._hosts:
                 try:
-                    self._hosts[key] = AgentHost(loaded, self._root, environment(agent["env"]), self._log)
+                    self._hosts[key] = AgentHost(loaded, self._root, environment(agent["env"]), self._log, self._zygote)
                 except AgentNotStartable as error:
                     self._unusable[key] = str(error)
                     raise
@@ -153,7 +157,8 @@ class Recorder:
     def _abandon(self, key: tuple[Any, ...]) -> None:
         """Ends a host that no longer answers, and what its agents had left to it and is now ours."""
         self._hosts.pop(key).close()
-        end_orphans([host.pid for host in self._hosts.values()])
+        spared = [host.pid for host in self._hosts.values()]
+        end_orphans([*spared, self._zygote.pid] if self._zygote else spared)
 
 
 class _Trial:

@@ -4,9 +4,9 @@ The local one talks to the runner's intake over a socket on descriptor 0, in fra
 the document's bytes. It ends when the socket closes, and with the runner, however that ends.
 """
 
-import argparse
 import os
 import socket
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -17,30 +17,37 @@ from simulator.agent_host import become_subreaper, die_with_parent
 from simulator.agent_process import AgentNotStartable
 from simulator.journal import Journal
 from simulator.recorder import Lease, ProviderFailed, Recorder
+from simulator.zygote import Zygote
 
 _FLUSH_SECONDS = 0.01
 
 
 def main() -> None:
-    """``python -m simulator.worker`` with the options below, the intake on descriptor 0."""
-    parser = argparse.ArgumentParser(prog="simulator.worker")
-    parser.add_argument("--root", type=Path, required=True)
-    parser.add_argument("--journal", type=Path, required=True)
-    parser.add_argument("--log", type=Path, required=True)
-    parser.add_argument("--name", required=True)
-    parser.add_argument("--runner", type=int, required=True, help="the process to die with")
-    arguments = parser.parse_args()
+    """Serves the intake on descriptor 0, whose first message is ``{"worker": {...}}``: who it is, and its environment.
+
+    Until that has come it holds nothing that an agent may not know, its own environment being empty. The
+    arguments are the process id of the runner, to die with, and the worker's name, for who lists processes.
+    """
     die_with_parent()
-    if os.getppid() != arguments.runner:
+    if os.getppid() != int(sys.argv[1]):
         return  # it had died before it could take this process along
     become_subreaper()
+    zygote = Zygote.fork()
     intake = Intake(socket.socket(fileno=os.dup(0)))
-    with arguments.log.open("ab", buffering=0) as log:
+    message = intake.next()
+    if message is None:
+        return
+    given = message["worker"]
+    os.environ.update((_path(name), _path(value)) for name, value in given["environment"].items())
+    journal_path = Path(_path(given["journal"]))
+    with open(_path(given["log"]), "ab", buffering=0) as log:  # noqa: PTH123
         try:
-            journal = Journal(arguments.journal)
-            recorder = Recorder(arguments.root, journal, log, "processes", arguments.name, intake.flush_some)
+            journal = Journal(journal_path)
+            recorder = Recorder(
+                Path(_path(given["root"])), journal, log, "processes", given["name"], intake.flush_some, zygote
+            )
         except OSError as error:
-            intake.say({"stuck": f"{arguments.journal}: {error.strerror}"})
+            intake.say({"stuck": f"{journal_path}: {error.strerror}"})
             intake.flush()
             return
         try:
@@ -49,6 +56,11 @@ def main() -> None:
             pass  # the runner has died: whoever comes after it reads the journal
         finally:
             recorder.close()
+
+
+def _path(written: str) -> str:
+    """A text of the system's, which travels as Latin-1 since it need not be Unicode."""
+    return os.fsdecode(written.encode("latin-1"))
 
 
 class IntakeGone(Exception):  # noqa: N818 - reads as what happened

@@ -5,6 +5,7 @@
 A hash shows integrity, not origin.
 """
 
+from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, JsonValue, Tag
@@ -140,18 +141,20 @@ class Ledger(WireModel):
     ledger_hash: Sha256
 
 
-def seal(content: dict[str, Any], envelope: dict[str, Any]) -> bytes:
+def seal(content: dict[str, Any], envelope: dict[str, Any], *, canonical: Callable[[Any], bytes] = canonical) -> bytes:
     """The ledger document of a content and an envelope, both as JSON values.
 
     Written member by member, in RFC 8785's order, so that the content is made canonical once, not twice.
+
+    Args:
+        canonical: ``canonical_of_parsed`` where both hold nothing but what came out of a JSON parser or was checked.
     """
-    content_bytes = canonical(content)
-    envelope_bytes = canonical(envelope)
-    content_hash = sha256(content_bytes)
-    ledger_hash = sha256(b'{"content_hash":"%b","envelope":%b}' % (content_hash.encode(), envelope_bytes))
+    content_bytes, envelope_bytes = canonical(content), canonical(envelope)
+    content_hash = sha256(content_bytes).encode()
+    ledger_hash = sha256(b'{"content_hash":"%b","envelope":%b}' % (content_hash, envelope_bytes)).encode()
     return b'{"content":%b,"content_hash":"%b","envelope":%b,"ledger_hash":"%b","version":1}' % (
         content_bytes,
-        content_hash.encode(),
+        content_hash,
         envelope_bytes,
-        ledger_hash.encode(),
+        ledger_hash,
     )

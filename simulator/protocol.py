@@ -8,8 +8,10 @@ The recorder opens a trial with ``{"version": 1, "agent": name, "settings": {...
 import json
 import select
 import socket
+import struct
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import orjson
@@ -21,6 +23,7 @@ LONGEST_FRAME = 8 * 1024 * 1024
 
 
 _SOON_SECONDS = 0.01
+_AT_ONCE = 262_144
 
 
 class FrameTooLong(Exception):  # noqa: N818 - reads as what happened
@@ -36,6 +39,7 @@ class Connection:
         self._poll = select.poll()
         self._poll.register(connected, select.POLLIN)
         self._watched: int | None = None
+        self._waits_soon = False
         self.when_idle: Callable[[], None] | None = None
         """Called once in each wait that is not over at once."""
 
@@ -69,6 +73,14 @@ class Connection:
             InterruptedError: the watched descriptor became readable and no line is waiting.
             FrameTooLong: the line is longer than LONGEST_FRAME.
         """
+        if not self._pending:
+            # A line by itself, as nearly all come: nothing is kept of it.
+            data = self._arrived(deadline)
+            if not data:
+                return None
+            if data.find(b"\n") == len(data) - 1:
+                return data[:-1]
+            self._pending += data
         searched = 0
         while True:
             end = self._pending.find(b"\n", searched)
@@ -79,28 +91,40 @@ class Connection:
             searched = len(self._pending)
             if searched > LONGEST_FRAME:
                 raise FrameTooLong
-            if deadline is not None:
-                self._wait(deadline)
-            try:
-                data = self.socket.recv(262_144)
-            except ConnectionResetError:
-                data = b""
-            if not data:
+            if not (data := self._arrived(deadline)):
                 return None
             self._pending += data
 
-    def _wait(self, deadline: float) -> None:
-        remaining = deadline - time.monotonic()
-        if remaining <= 0:
-            raise TimeoutError
-        ready = None
-        if self.when_idle is not None and remaining > _SOON_SECONDS:
-            ready = self._poll.poll(_SOON_SECONDS * 1000)
-            if not ready:
+    def _arrived(self, deadline: float | None) -> bytes:
+        """What arrives next; nothing at the end of the stream."""
+        try:
+            if deadline is None:
+                return self.socket.recv(_AT_ONCE)
+            remaining = deadline - time.monotonic()
+            if remaining <= 0:
+                raise TimeoutError
+            if self.when_idle is not None and remaining > _SOON_SECONDS:
+                # Nearly every line comes soon: waited for by the call that reads it.
+                self._wait_soon()
+                with suppress(BlockingIOError):
+                    return self.socket.recv(_AT_ONCE)
                 self.when_idle()
                 remaining = deadline - time.monotonic()
+            self._wait(remaining)
+            return self.socket.recv(_AT_ONCE)
+        except ConnectionResetError:
+            return b""
+
+    def _wait_soon(self) -> None:
+        """Has reading end after a moment where nothing arrives."""
+        if not self._waits_soon:
+            moment = struct.pack("@ll", 0, int(_SOON_SECONDS * 1_000_000))
+            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, moment)
+            self._waits_soon = True
+
+    def _wait(self, seconds: float) -> None:
         # Whole milliseconds rounded up: never a busy loop just before the deadline.
-        ready = ready or self._poll.poll(max(0, int(remaining * 1000) + 1))
+        ready = self._poll.poll(max(0, int(seconds * 1000) + 1))
         if not ready:
             raise TimeoutError
         if len(ready) == 1 and ready[0][0] == self._watched:

@@ -20,9 +20,10 @@ from pydantic import ValidationError
 from simulator.agent_host import end_orphans
 from simulator.agent_process import AgentHost, AgentNotStartable, environment
 from simulator.assignment import simulator_identity
+from simulator.canonical import canonical_of_parsed
 from simulator.journal import Journal
 from simulator.ledger import ATTEMPT_LOST, LIMIT_ERRORS, seal
-from simulator.output import Output, unanswered
+from simulator.output import Claims, Output, unanswered
 from simulator.protocol import Connection, FrameTooLong, parse
 from simulator.replay import compose, open_session
 from simulator.session import Session
@@ -118,7 +119,8 @@ class Recorder:
                     host.end()
                 except OSError:  # HostGone or TimeoutError
                     self._abandon(key)
-        document = seal(*trial.parts(answer, self._place))
+        # Frames were parsed, calls checked by the session, answers by their model: there is nothing but JSON in it.
+        document = seal(*trial.parts(answer, self._place), canonical=canonical_of_parsed)
         self._journal.ledger(lease.attempt, document)
         return document
 
@@ -276,21 +278,11 @@ def _call(session: Session, tool: Any, arguments: Any, line: bytes) -> dict[str,
 
 def _answer(value: Any) -> Answer:
     try:
-        output = Output.model_validate(value)
-        claims = output.claims().model_dump(mode="json")
-        usage = output.usage.model_dump(mode="json") if output.usage else None
-        for text in _texts([output.message, claims, usage]):
-            text.encode()
-    except (ValidationError, UnicodeEncodeError):
+        given = Output.model_validate(value).model_dump(mode="json")
+        orjson.dumps(given)  # refuses half a surrogate pair, which no ledger can hold
+    except (ValidationError, UnicodeEncodeError, orjson.JSONEncodeError):
         return failure("InvalidOutput")
-    return Answer(output.message, claims, usage, None)
-
-
-def _texts(value: Any) -> list[str]:
-    if isinstance(value, str):
-        return [value]
-    items = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return [text for item in items for text in _texts(item)]
+    return Answer(given["message"], {name: given[name] for name in Claims.model_fields}, given["usage"], None)
 
 
 def _error_name(name: Any) -> str:

@@ -34,7 +34,13 @@ def worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Worker]:
 
 
 def hand_out(worker: Worker, agent: str, number: int = 1, **changes: Any) -> None:
-    lease = {"attempt": number, "number": 1, "trial": f"trial-{number}", "secret": SECRET + "esael", "hash": f"{agent}-{number}"}
+    lease = {
+        "attempt": number,
+        "number": 1,
+        "trial": f"trial-{number}",
+        "secret": SECRET + "esael",
+        "hash": f"{agent}-{number}",
+    }
     worker.hand_out([(lease, assignment(agent, {"seconds": 300}, **changes))])
 
 
@@ -60,6 +66,13 @@ def memory(pid: int) -> bytes:
                 file.seek(int(first, 16))
                 held.append(file.read(int(last, 16) - int(first, 16)))
     return b"".join(held)
+
+
+def lives(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b") ")[2][:1] not in (b"Z", b"X")
+    except OSError:
+        return False
 
 
 @pytest.mark.parametrize("reuse", [True, False])
@@ -141,4 +154,4 @@ def test_a_zygote_ends_with_its_worker(worker: Worker) -> None:
     assert eventually(lambda: len(descendants(pid)) == 3)
     below = descendants(pid)
     os.kill(pid, signal.SIGKILL)
-    assert eventually(lambda: not any(Path(f"/proc/{one}").exists() for one in below))
+    assert eventually(lambda: not any(lives(one) for one in below))

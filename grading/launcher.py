@@ -14,34 +14,49 @@ import orjson
 _END_SECONDS = 5.0
 
 
+class Loading:
+    """A worker's process that loads already, before its runner knows what it is for."""
+
+    def __init__(self) -> None:
+        self.socket, theirs = socket.socketpair()
+        # Where this process found simulator/, the worker finds it: also from a checkout that is not installed. It
+        # starts with nothing that an agent may not know: its environment comes once it has forked off its zygote.
+        self.found_from = [path for path in sys.path if path]
+        code = (
+            f"import os, sys; os.environ.clear(); sys.path[:] = {self.found_from!r}; "
+            "from simulator.worker import main; main()"
+        )
+        with theirs:
+            self.process = subprocess.Popen(
+                [sys.executable, "-P", "-c", code, str(os.getpid())],
+                stdin=theirs.fileno(),
+                start_new_session=True,
+                env={},
+            )
+
+    def end(self) -> None:
+        """Ends it where no worker came of it."""
+        self.socket.close()
+        self.process.kill()
+        self.process.wait()
+
+
 class Worker:
     """A worker process (simulator/worker.py) as the runner sees it: leases go out, reports come in.
 
     Args:
         root: the folder that agents of one's own are imported from.
         folder: where its journal and its agents' log are, named after ``name``.
+        loading: the process, where one was started before.
     """
 
-    def __init__(self, name: str, root: Path, folder: Path) -> None:
+    def __init__(self, name: str, root: Path, folder: Path, loading: Loading | None = None) -> None:
         self.name = name
         self.journal = folder / f"{name}.journal"
         self.outstanding: dict[int, Any] = {}
         """What it was handed and has not answered, by attempt, in the order it will run them."""
-        ours, theirs = socket.socketpair()
-        # Where this process found simulator/, the worker finds it: also from a checkout that is not installed. It
-        # starts with nothing that an agent may not know: its environment comes once it has forked off its zygote.
-        found_from = [path for path in sys.path if path]
-        code = (
-            f"import os, sys; os.environ.clear(); sys.path[:] = {found_from!r}; "
-            "from simulator.worker import main; main()"
-        )
-        with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, "-P", "-c", code, str(os.getpid()), name],
-                stdin=theirs.fileno(),
-                start_new_session=True,
-                env={},
-            )
+        loading = loading or Loading()
+        self._process, ours = loading.process, loading.socket
         # Neither side may wait for the other to read first: what the worker does not take yet waits here.
         ours.setblocking(False)
         self.socket = ours
@@ -49,7 +64,7 @@ class Worker:
         self.ledgers_in_journal = 0
         self._pending = bytearray()
         self._known: set[str] = set()
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(found_from)}
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(loading.found_from)}
         self._send(
             orjson.dumps(
                 {

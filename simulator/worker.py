@@ -26,7 +26,7 @@ def main() -> None:
     """Serves the intake on descriptor 0, whose first message is ``{"worker": {...}}``: who it is, and its environment.
 
     Until that has come it holds nothing that an agent may not know, its own environment being empty. The
-    arguments are the process id of the runner, to die with, and the worker's name, for who lists processes.
+    argument is the process id of the runner, to die with.
     """
     die_with_parent()
     if os.getppid() != int(sys.argv[1]):

@@ -30,6 +30,7 @@ from grading.commands import (
 )
 from grading.commands.judge import check_judge, judge_stage, tell
 from grading.commands.publish import Target, publish_to
+from grading.launcher import Loading
 from grading.manifest import Manifest, ResolvedStudy, differences, resolve
 from grading.planning import register
 from grading.results import summary_of
@@ -60,7 +61,7 @@ def run(
         tell_unset(resolved.manifest)
     results: list[dict[str, Any]] = []
     # What is to be reused is in a store already: none is made for a wrong word.
-    with open_store(store, create=reuse is None) as opened:
+    with _loading(loaded, parallelism, store) as workers, open_store(store, create=reuse is None) as opened:
         matrices = [_registered(opened, resolved, reuse=reuse) for resolved in loaded.matrices]
         _skip_if_up_to_date(target, opened, matrices)
         if loaded.of_comparisons and not json:
@@ -80,6 +81,7 @@ def run(
                         parallelism=parallelism,
                         target=target,
                         json=json,
+                        loading=workers,
                     )
                 )
     status = next(code for code in WORST_FIRST if code in [result["status"] for result in results])
@@ -90,6 +92,24 @@ def run(
         print(json_format.dumps(results[0]))
     if status:
         raise typer.Exit(status)
+
+
+@contextmanager
+def _loading(study: Study, parallelism: int | None, store: str) -> Iterator[list[Loading]]:
+    """Workers that load while the store is made: all is to be run where there is none yet."""
+    first = study.matrices[0]
+    count = 0
+    if "://" not in store and not Path(store).exists():
+        planned = len(first.manifest.cases) * len(first.manifest.conditions) * first.manifest.repetitions
+        strict = first.manifest.schedule.order == "strict"
+        count = 1 if strict else min(parallelism or first.parallelism, planned)
+    started: list[Loading] = []
+    try:
+        started += [Loading() for _ in range(count)]
+        yield started
+    finally:
+        for one in started:
+            one.end()
 
 
 def _tell_executions(study: Study) -> None:
@@ -160,6 +180,7 @@ def _advance(
     parallelism: int | None,
     target: Target,
     json: bool,
+    loading: list[Loading] | None = None,
 ) -> dict[str, Any]:
     """Runs a matrix as far as it gets, prints its table and publishes it. Returns what ``--json`` prints."""
     cells = None
@@ -176,6 +197,7 @@ def _advance(
             parallelism=parallelism or study.parallelism,
             only=cells,
             watch=watch,
+            loading=loading,
         )
         started = time.monotonic()
         with draining(runner):

@@ -1,0 +1,155 @@
+"""How long 200 cells take on a cluster beside 200 bare Jobs of the same pod template, in alternating runs.
+
+    CELLWISE_TEST_KUBECONFIG=... python tests/benchmarks/cluster.py [--cells 200] [--runs 3] [--repetitions 1]
+
+The chart is installed already, in namespaces cellwise and cellwise-cells, and as many Jobs in flight as there are
+cells. A bare Job is a cell's Job as the controller made it, with only the recorder's command replaced by
+``python3 -c pass``. With more repetitions they run in one pod (trials_per_pod). Nothing here asserts a time.
+"""
+
+import argparse
+import copy
+import json
+import os
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests/cluster"))
+NAMESPACE, CELLS = "cellwise", "cellwise-cells"
+ENVIRONMENT = {**os.environ, "KUBECONFIG": os.environ["CELLWISE_TEST_KUBECONFIG"], "PYTHONPATH": str(ROOT)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--cells", type=int, default=200)
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--repetitions", type=int, default=1)
+    arguments = parser.parse_args()
+    template = job_of_a_cell()
+    took: dict[str, list[float]] = {"bare": [], "cellwise": []}
+    for _ in range(arguments.runs):
+        took["bare"].append(bare(template, arguments.cells))
+        print(f"bare: {took['bare'][-1]:.1f} s", flush=True)
+        before = requests()
+        took["cellwise"].append(cells(arguments.cells, arguments.repetitions))
+        asked = {who: round((count - before.get(who, 0)) / arguments.cells, 1) for who, count in requests().items()}
+        print(f"cellwise: {took['cellwise'][-1]:.1f} s; requests to the API server for each cell: {asked}", flush=True)
+    medians = {name: statistics.median(values) for name, values in took.items()}
+    print(
+        json.dumps(
+            {
+                "cells": arguments.cells,
+                "repetitions": arguments.repetitions,
+                "seconds": {name: [round(value, 1) for value in values] for name, values in took.items()},
+                "medians": {name: round(value, 1) for name, value in medians.items()},
+                "ratio": round(medians["cellwise"] / medians["bare"], 2),
+            }
+        )
+    )
+
+
+def kubectl(*arguments: str, given: str | None = None) -> str:
+    command = ["kubectl", "--request-timeout=120s", *arguments]
+    done = subprocess.run(command, env=ENVIRONMENT, input=given, capture_output=True, text=True, timeout=600)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(arguments)}: {done.stderr}")
+    return done.stdout
+
+
+def job_of_a_cell() -> dict[str, Any]:
+    """The Job of a cell as the controller made it, without what the API server added."""
+    with tempfile.TemporaryDirectory() as folder:
+        process = start(Path(folder), 1, 1)
+        while True:
+            found = json.loads(kubectl("-n", CELLS, "get", "jobs", "-o", "json"))["items"]
+            if found:
+                break
+            time.sleep(0.2)
+        process.wait()
+    job: dict[str, Any] = found[0]
+    spec = job["spec"]
+    for name in ("selector", "manualSelector", "suspend"):
+        spec.pop(name, None)
+    metadata = spec["template"]["metadata"]
+    metadata["labels"] = {"app.kubernetes.io/component": "bare"}
+    metadata["annotations"] = {}
+    for container in spec["template"]["spec"]["containers"]:
+        container["command"], container["args"] = ["python3", "-c", "pass"], []
+    return {"apiVersion": "batch/v1", "kind": "Job", "spec": spec}
+
+
+def bare(template: dict[str, Any], count: int) -> float:
+    jobs = []
+    for number in range(count):
+        job = copy.deepcopy(template)
+        job["metadata"] = {"name": f"bare-{number}", "namespace": CELLS, "labels": {"bare": "yes"}}
+        jobs.append(job)
+    started = time.monotonic()
+    kubectl("create", "-f", "-", given=json.dumps({"apiVersion": "v1", "kind": "List", "items": jobs}))
+    while True:
+        done = kubectl("-n", CELLS, "get", "jobs", "-l", "bare=yes", "-o", "jsonpath={.items[*].status.succeeded}")
+        if len(done.split()) >= count:
+            break
+        time.sleep(0.5)
+    seconds = time.monotonic() - started
+    kubectl("-n", CELLS, "delete", "jobs", "-l", "bare=yes", "--wait=true")
+    settle()
+    return seconds
+
+
+def cells(count: int, repetitions: int) -> float:
+    with tempfile.TemporaryDirectory() as folder:
+        started = time.monotonic()
+        process = start(Path(folder), count, repetitions)
+        out, _ = process.communicate()
+        seconds = time.monotonic() - started
+    result = json.loads(out)
+    assert process.returncode == 0, result
+    assert [one["graded"] for one in result["summary"]["conditions"]] == [count * repetitions], result
+    settle()
+    return seconds
+
+
+def start(folder: Path, cases: int, repetitions: int) -> "subprocess.Popen[bytes]":
+    from matrices import CONTROL, study
+
+    name = f"bench-{uuid.uuid4().hex[:8]}"
+    more = f"trials_per_pod: {repetitions}\n" if repetitions > 1 else ""
+    path = study(folder, name, CONTROL, cases=cases, repetitions=repetitions, more=more)
+    command = [sys.executable, "-m", "grading.command_line", "run", str(path), "--on", "kubernetes"]
+    return subprocess.Popen(
+        [*command, "--namespace", NAMESPACE, "--json"], env=ENVIRONMENT, stdout=subprocess.PIPE, cwd=folder
+    )
+
+
+def settle() -> None:
+    """Waits until what the last run left has been deleted."""
+    while kubectl("-n", CELLS, "get", "pods", "-o", "name").strip():
+        kubectl("-n", CELLS, "delete", "jobs", "--all", "--wait=true")
+        time.sleep(2)
+    time.sleep(5)
+
+
+def requests() -> dict[str, int]:
+    """Requests that the API server has answered, by what asks: reading its own metrics."""
+    found: dict[str, int] = {"all": 0}
+    for line in kubectl("get", "--raw", "/metrics").splitlines():
+        match = re.match(r'apiserver_request_total\{.*resource="([^"]*)".*verb="([^"]*)".*\} (\S+)$', line)
+        if match:
+            found["all"] += int(float(match[3]))
+            if match[1] in ("tokenreviews", "subjectaccessreviews", "jobs", "pods", "leases", "events"):
+                name = f"{match[2].lower()} {match[1]}"
+                found[name] = found.get(name, 0) + int(float(match[3]))
+    return found
+
+
+if __name__ == "__main__":
+    main()

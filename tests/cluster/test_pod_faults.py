@@ -1,0 +1,257 @@
+"""What becomes of a trial whose pod comes to harm: each is in the store once, with its attempts and their reasons."""
+
+import json
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import CELLS, NAMESPACE, Answer, Cellwise, Installed
+from matrices import CONTROL, REFUNDS_THEN_WAITS, SLOW, study
+
+
+class Sweep:
+    """A matrix that runs on the cluster while a test does something to it."""
+
+    def __init__(self, cellwise: Cellwise, name: str, conditions: str, **options: Any) -> None:
+        self.name = name
+        self._cellwise = cellwise
+        self._cluster = cellwise.cluster
+        self.path = study(cellwise.folder, name, conditions, **options)
+        self.process = cellwise.start("run", str(self.path), "--on", "kubernetes", "--namespace", NAMESPACE, "--json")
+
+    def pods(self) -> list[dict[str, Any]]:
+        found = self._cluster.get("pods", "-l", "app.kubernetes.io/component=cell")
+        return [pod for pod in found if pod["metadata"]["annotations"]["cellwise.dev/matrix"] == self.name]
+
+    def running_pod(self) -> dict[str, Any]:
+        """One whose recorder has begun its trial."""
+
+        def begun() -> dict[str, Any] | None:
+            for pod in self.pods():
+                if pod["status"].get("phase") == "Running" and self._holds(pod["metadata"]["uid"]):
+                    return pod
+            return None
+
+        found: dict[str, Any] = self._cluster.until("a pod holds a trial", begun, seconds=90)
+        return found
+
+    def _holds(self, uid: str) -> bool:
+        installed = Installed(self._cluster, None)  # type: ignore[arg-type]
+        return installed.sql(
+            f"SELECT count(*) FROM attempt WHERE owner = '{uid}' AND state IN ('leased', 'running')"
+        ) != [["0"]]
+
+    def end(self, *, seconds: float = 240) -> Answer:
+        out, err = self.process.communicate(timeout=seconds)
+        return Answer(self.process.returncode, out, err)
+
+    def attempts(self, installed: Installed) -> list[tuple[str, str, str]]:
+        """Case, state and reason of every attempt, in order."""
+        rows = installed.sql(
+            "SELECT t.case_id, a.state, coalesce(a.reason, '') FROM attempt a JOIN trial t ON t.id = a.trial_id"
+            f" JOIN matrix m ON m.id = t.matrix_id WHERE m.name = '{self.name}' ORDER BY t.sequence, a.number"
+        )
+        return [(row[0], row[1], row[2]) for row in rows]
+
+    def trials(self, installed: Installed) -> list[str]:
+        rows = installed.sql(
+            "SELECT t.state FROM trial t JOIN matrix m ON m.id = t.matrix_id"
+            f" WHERE m.name = '{self.name}' ORDER BY t.sequence"
+        )
+        return [row[0] for row in rows]
+
+
+def lost(attempts: list[tuple[str, str, str]]) -> list[str]:
+    return [reason for _, state, reason in attempts if state == "lost"]
+
+
+def test_a_pod_that_a_person_deletes_is_an_attempt(cellwise: Cellwise, installed: Installed, matrix_name: str) -> None:
+    sweep = Sweep(cellwise, matrix_name, SLOW % 8, cases=2)
+    pod = sweep.running_pod()
+    installed.cluster.kubectl("-n", CELLS, "delete", "pod", pod["metadata"]["name"], "--wait=false")
+    answer = sweep.end()
+    assert answer.status == 0, answer.err
+    assert sweep.trials(installed) == ["graded", "graded"]
+    assert lost(sweep.attempts(installed)) == ["pod_deleted"]
+
+
+def test_a_pod_that_is_evicted_through_the_api_is_not_charged(
+    cellwise: Cellwise, installed: Installed, matrix_name: str
+) -> None:
+    sweep = Sweep(cellwise, matrix_name, SLOW % 8, cases=2)
+    pod = sweep.running_pod()
+    eviction = {
+        "apiVersion": "policy/v1",
+        "kind": "Eviction",
+        "metadata": {"name": pod["metadata"]["name"], "namespace": CELLS},
+    }
+    place = f"/api/v1/namespaces/{CELLS}/pods/{pod['metadata']['name']}/eviction"
+    installed.cluster.kubectl("create", "--raw", place, "-f", "-", given=json.dumps(eviction))
+    answer = sweep.end()
+    assert answer.status == 0, answer.err
+    assert sweep.trials(installed) == ["graded", "graded"]
+    assert lost(sweep.attempts(installed)) == ["disrupted"]
+
+
+def test_a_refund_of_the_wrong_order_stays_when_its_pod_is_deleted(
+    cellwise: Cellwise, installed: Installed, matrix_name: str
+) -> None:
+    """A new attempt must not wash away what the agent did."""
+    sweep = Sweep(cellwise, matrix_name, REFUNDS_THEN_WAITS % 60, cases=1)
+    pod = sweep.running_pod()
+
+    def refunded() -> bool:
+        lines = installed.sql(
+            "SELECT count(*) FROM journal_line l JOIN attempt a ON a.id = l.attempt_id"
+            f" WHERE a.owner = '{pod['metadata']['uid']}'"
+        )
+        return int(lines[0][0]) > 2
+
+    installed.cluster.until("the refund is journaled", refunded)
+    installed.cluster.kubectl("-n", CELLS, "delete", "pod", pod["metadata"]["name"], "--wait=false")
+    answer = sweep.end()
+    (condition,) = answer.json()["summary"]["conditions"]
+    assert condition["wrong_order_commits"] == 1
+    assert sweep.trials(installed) == ["graded"]
+    assert sweep.attempts(installed) == [("explicit-description", "lost", "pod_deleted")]
+
+
+def test_finished_jobs_that_are_deleted_by_hand_lose_nothing(
+    cellwise: Cellwise, installed: Installed, matrix_name: str
+) -> None:
+    installed.cluster.kubectl("-n", NAMESPACE, "scale", "deployment", "cellwise-controller", "--replicas=1")
+    sweep = Sweep(cellwise, matrix_name, CONTROL, cases=4)
+    installed.cluster.until("its Jobs are there", lambda: len(sweep.pods()) >= 2)
+    # Nobody reads them while they end and are deleted.
+    installed.cluster.kubectl("-n", NAMESPACE, "scale", "deployment", "cellwise-controller", "--replicas=0")
+    time.sleep(8)
+    selector = "app.kubernetes.io/component=cell"
+    installed.cluster.kubectl("-n", CELLS, "delete", "jobs", "-l", selector, "--wait=false")
+    installed.cluster.kubectl("-n", NAMESPACE, "scale", "deployment", "cellwise-controller", "--replicas=1")
+    answer = sweep.end()
+    assert answer.status == 0, answer.err
+    assert sweep.trials(installed) == ["graded"] * 4
+    attempts = sweep.attempts(installed)
+    assert len([one for one in attempts if one[1] == "delivered"]) == 4
+    assert set(lost(attempts)) <= {"pod_deleted", "not_started"}
+
+
+def test_an_image_that_cannot_be_pulled_fails_its_cells_and_nothing_else(
+    cellwise: Cellwise, installed: Installed, matrix_name: str
+) -> None:
+    nowhere = "localhost/nowhere@sha256:" + "0" * 64
+    conditions = f"{CONTROL}\n{{name: absent, agent: 'agents:works', image: '{nowhere}'}}"
+    answer = Sweep(cellwise, matrix_name, conditions, cases=2).end()
+    assert answer.status == 3, answer.err
+    assert "image" in answer.err
+    found = {one["name"]: one for one in answer.json()["summary"]["conditions"]}
+    assert (found["control"]["graded"], found["absent"]["missing"]) == (2, 2)
+
+
+def test_an_agent_past_its_containers_memory_is_evidence(
+    cellwise: Cellwise, installed: Installed, matrix_name: str
+) -> None:
+    image = installed.images.agent
+    conditions = f"{{name: eater, agent: 'agents:eats_memory', image: '{image}', limits: {{memory_mb: 4096}}}}"
+    sweep = Sweep(cellwise, matrix_name, conditions, cases=1)
+    sweep.end()
+    assert sweep.trials(installed) == ["graded"]
+    assert _errors(cellwise, matrix_name) in (["MemoryLimit"], ["AgentExited"])
+
+
+def test_an_agent_evicted_for_its_own_disk_is_evidence(
+    cellwise: Cellwise, installed: Installed, matrix_name: str
+) -> None:
+    image = installed.images.agent
+    conditions = f"{{name: eater, agent: 'agents:eats_disk', image: '{image}', limits: {{seconds: 200}}}}"
+    sweep = Sweep(cellwise, matrix_name, conditions, cases=1)
+    sweep.end()
+    assert sweep.trials(installed) == ["graded"]
+    assert _errors(cellwise, matrix_name) == ["DiskLimit"]
+
+
+def test_a_quota_that_is_used_up_fails_the_cell_with_its_reason(
+    cellwise: Cellwise, installed: Installed, matrix_name: str
+) -> None:
+    quota = ["create", "quota", "nothing", "--hard=pods=0"]
+    installed.cluster.kubectl("-n", CELLS, *quota)
+    try:
+        answer = Sweep(cellwise, matrix_name, CONTROL, cases=1).end()
+    finally:
+        installed.cluster.kubectl("-n", CELLS, "delete", "quota", "nothing")
+    assert answer.status == 3, answer.err
+    assert "quota" in answer.err
+
+
+def test_a_pod_that_fits_no_node_waits_and_says_so(cellwise: Cellwise, installed: Installed, matrix_name: str) -> None:
+    nodes = [node["metadata"]["name"] for node in installed.cluster.get("nodes")]
+    for node in nodes:
+        installed.cluster.kubectl("cordon", node)
+    try:
+        sweep = Sweep(cellwise, matrix_name, CONTROL, cases=1)
+
+        def told() -> bool:
+            answer = cellwise("status", matrix_name, "--on", "kubernetes", "--namespace", NAMESPACE)
+            return "nschedul" in answer.out + answer.err
+
+        installed.cluster.until("status says why it waits", told, seconds=60)
+        assert sweep.attempts(installed) == []
+    finally:
+        for node in nodes:
+            installed.cluster.kubectl("uncordon", node)
+    assert sweep.end().status == 0
+    assert lost(sweep.attempts(installed)) == []
+
+
+def test_a_matrix_is_paused_resumed_and_cancelled(cellwise: Cellwise, installed: Installed, matrix_name: str) -> None:
+    sweep = Sweep(cellwise, matrix_name, SLOW % 5, cases=12)
+    sweep.running_pod()
+    there = ("--on", "kubernetes", "--namespace", NAMESPACE)
+    assert cellwise("pause", matrix_name, *there).status == 0
+    sweep.process.terminate()
+    sweep.process.communicate(timeout=60)
+    installed.cluster.until(
+        "nothing runs any more",
+        lambda: not [pod for pod in sweep.pods() if pod["status"].get("phase") in ("Pending", "Running")],
+    )
+    before = sweep.trials(installed).count("graded")
+    time.sleep(5)
+    assert sweep.trials(installed).count("graded") == before < 12
+    assert lost(sweep.attempts(installed)) == []
+    resumed = subprocess.Popen(
+        cellwise.command("resume", matrix_name, *there), env=cellwise.environment(), cwd=cellwise.folder
+    )
+    installed.cluster.until("more trials are graded", lambda: sweep.trials(installed).count("graded") > before)
+    assert cellwise("cancel", matrix_name, *there).status == 0
+    assert resumed.wait(120) not in (0, None)
+    installed.cluster.until("its Jobs are deleted", lambda: not sweep.pods())
+    states = sweep.trials(installed)
+    assert len(states) == 12
+    assert "leased" not in states
+
+
+def test_logs_of_a_cell_are_shown(cellwise: Cellwise, installed: Installed, matrix_name: str) -> None:
+    sweep = Sweep(cellwise, matrix_name, SLOW % 20, cases=1)
+    sweep.running_pod()
+    answer = cellwise("logs", "slow/explicit-description", "--matrix", matrix_name, "--namespace", NAMESPACE)
+    sweep.end()
+    assert answer.status == 0, answer.err
+    assert answer.out.strip()
+
+
+def _errors(cellwise: Cellwise, name: str) -> list[str | None]:
+    """The execution error of every trial's evidence."""
+    from grading.store import Store, reading
+
+    store = str(Path(cellwise.folder) / "pulled.db")
+    pulled = cellwise("pull", name, "--namespace", NAMESPACE, "--store", store)
+    assert pulled.status == 0, pulled.err
+    with Store.open(store) as opened:
+        (matrix,) = reading.matrices(opened)
+        trials = list(reading.trials(opened, matrix.id, ledgers=True))
+    return [json.loads(trial.ledger or b"{}")["content"]["error"] for trial in trials]
+
+
+pytestmark = pytest.mark.usefixtures("installed")

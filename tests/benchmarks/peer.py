@@ -111,6 +111,7 @@ def main() -> None:
     found = {
         "what": "inspect_ai",
         "trials": trials,
+        "seconds": round(seconds, 2),
         "trials_per_second": round(trials / seconds, 1),
         "processor_ms_per_trial": round(time.process_time() / trials * 1000, 2),
     }

@@ -92,12 +92,23 @@ def ours(repetitions: int, parallelism: int, *, reuse: bool, memory: bool = Fals
 
 
 def peer(repetitions: int) -> dict[str, object]:
+    """A process for each condition, side by side: one alone leaves the second processor idle."""
     environment = {**ENVIRONMENT, "PYTHONPATH": str(ROOT)}
-    with tempfile.TemporaryDirectory() as folder:
-        command = [str(ROOT / ".venv-benchmarks/bin/python"), str(ROOT / "tests/benchmarks/peer.py"), str(repetitions)]
-        done = subprocess.run(command, cwd=folder, env=environment, stdout=subprocess.PIPE, check=True)
-    found: dict[str, object] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    command = [str(ROOT / ".venv-benchmarks/bin/python"), str(ROOT / "tests/benchmarks/peer.py"), str(repetitions)]
+    with tempfile.TemporaryDirectory() as one, tempfile.TemporaryDirectory() as other:
+        running = [
+            subprocess.Popen([*command, condition], cwd=folder, env=environment, stdout=subprocess.PIPE)
+            for folder, condition in ((one, "descriptive-control"), (other, "first-record-mutant"))
+        ]
+        found = [json.loads(process.communicate()[0].splitlines()[-1]) for process in running]
+    assert [process.returncode for process in running] == [0, 0]
+    trials = sum(each["trials"] for each in found)
+    return {
+        "what": "inspect_ai",
+        "trials": trials,
+        "trials_per_second": round(trials / max(each["seconds"] for each in found), 1),
+        "processor_ms_per_trial": statistics.mean(each["processor_ms_per_trial"] for each in found),
+    }
 
 
 def processor_seconds() -> float:

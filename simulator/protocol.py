@@ -41,7 +41,7 @@ class Connection:
         self._watched: int | None = None
         self._waits_soon = False
         self.when_idle: Callable[[], None] | None = None
-        """Called once in each wait that is not over at once."""
+        """Called once in each wait that is not over at once. Once it is given, every wait has a deadline."""
 
     def watch(self, descriptor: int) -> None:
         """Has :meth:`receive` return early once this descriptor is readable."""

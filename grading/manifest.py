@@ -7,7 +7,7 @@ integrity, not origin.
 
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -29,11 +29,11 @@ from grading.redaction import RegisteredRedaction
 from grading.schedule import SCHEDULE_RULE, Planned, PresentedOrder, planned, presented
 from grading.slices import SlicePlan, read_slice_plan
 from grading.yaml_file import FileError
-from simulator.assignment import Agent, Assignment, Isolation, Limits, Request, simulator_identity
+from simulator.assignment import Agent, Assignment, Isolation, Limits, Request
 from simulator.canonical import canonical, canonical_hash, sha256
 from simulator.ledger import Sha256
 from simulator.model import WireModel
-from simulator.source import source_hash
+from simulator.source import simulator_identity, source_hash
 
 METHOD: Literal["customer_clusters"] = "customer_clusters"
 """Mean of the customers' mean differences, with one-sided bounds."""
@@ -148,6 +148,14 @@ class ResolvedStudy:
     matrix_file: Path
     registry: Path | None = None
     """The operator's registry, where the matrix file names one."""
+    parallelism_asked: int | None = None
+    """The matrix file's own, without this machine's."""
+    images: Mapping[str, str] = field(default_factory=dict)
+    """The images of conditions whose agents run from one, by digest: on a cluster alone."""
+    providers: Mapping[str, str] = field(default_factory=dict)
+    """Whose model a condition's agent asks, for the conditions that say so."""
+    trials_per_pod: int = 1
+    """Repetitions that one pod of a cluster runs."""
 
 
 def resolve(matrix_file: Path) -> ResolvedStudy:
@@ -182,6 +190,10 @@ def resolve(matrix_file: Path) -> ResolvedStudy:
         agent_root=matrix_file.parent.absolute(),
         matrix_file=matrix_file,
         registry=matrix_file.parent / matrix.registry if matrix.registry is not None else None,
+        parallelism_asked=matrix.parallelism,
+        images={one.name: one.image for one in matrix.conditions if one.image is not None},
+        providers={one.name: one.provider for one in matrix.conditions if one.provider is not None},
+        trials_per_pod=matrix.trials_per_pod,
     )
 
 

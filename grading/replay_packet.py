@@ -35,16 +35,17 @@ from grading.packet import (
     Totals,
     cost_json,
     distrusted,
-    sealed_by_for,
+    sealers_for,
 )
 from grading.packet_judgment import Calls, JudgmentChecker, UsedCall, used_calls
 from grading.packet_reading import PacketFile, PacketRefused, check_manifest_hash, member_path
 from grading.projection import structural
 from grading.schedule import Planned, at, presented
-from simulator.assignment import simulator_identity
+from simulator.assignment import ISOLATIONS
 from simulator.canonical import NotCanonicalizable, canonical, canonical_of_parsed, sha256
 from simulator.replay import first_difference
-from simulator.worlds import UnknownWorld, load_world
+from simulator.source import simulator_identity
+from simulator.worlds import UnknownWorld, case_models
 
 PROVES = (
     "every recorded call, given again to a fresh world made from the registered case, has the recorded result or error",
@@ -342,16 +343,21 @@ class Checker:
             message = f"{calls} calls were answered, {allowed} are allowed"
             raise PacketRefused(message, trial=planned.sequence, field="ledger.content.calls")
         envelope = members["ledger"]["envelope"]
+        if ISOLATIONS.index(envelope["isolation"]) < ISOLATIONS.index(self.manifest.isolation):
+            raise PacketRefused(
+                f"is {envelope['isolation']}, and at least {self.manifest.isolation} was to be expected",
+                trial=planned.sequence,
+                field="ledger.envelope.isolation",
+            )
         registered = self.manifest.simulator
         for field_name, found, wanted in (
-            ("isolation", envelope["isolation"], self.manifest.isolation),
-            ("software.version", envelope["software"]["version"], registered.version),
-            ("software.source", envelope["software"]["source"], registered.source),
-            ("sealed_by", envelope["sealed_by"], sealed_by_for(ledger.content["error"])),
+            ("software.version", envelope["software"]["version"], (registered.version,)),
+            ("software.source", envelope["software"]["source"], (registered.source,)),
+            ("sealed_by", envelope["sealed_by"], sealers_for(ledger.content["error"])),
         ):
-            if found != wanted:
+            if found not in wanted:
                 raise PacketRefused(
-                    f"is {found}, and {wanted} was to be expected",
+                    f"is {found}, and {' or '.join(wanted)} was to be expected",
                     trial=planned.sequence,
                     field=f"ledger.envelope.{field_name}",
                 )
@@ -378,15 +384,15 @@ def _check_graders(manifest: Manifest) -> str:
 def _check_cases(manifest: Manifest) -> tuple[Any, list[Any]]:
     """The grader, and each case's expectation. The cases must be such as a cases file can hold."""
     try:
-        world, grader = load_world(manifest.world), load_grader(manifest.world)
+        world, grader = case_models(manifest.world), load_grader(manifest.world)
     except (UnknownWorld, UnknownGrader) as error:
         raise PacketRefused(str(error), field="manifest.world") from error
     expectations = []
     for position, case in enumerate(manifest.cases):
         place = f"manifest.cases[{position}]"
         for index, record in enumerate(case.records):
-            _whole(world.Record, record, f"{place}.records[{index}]")
-        _whole(world.Settings, case.world_settings, f"{place}.world_settings")
+            _whole(world.record, record, f"{place}.records[{index}]")
+        _whole(world.settings, case.world_settings, f"{place}.world_settings")
         expectation = _whole(grader.Expectation, case.expectation, f"{place}.expectation")
         problems = grader.check_case(case.records, case.customer_id, case.replies, expectation)
         if problems:

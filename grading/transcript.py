@@ -13,7 +13,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from grading.visible import visible
-from simulator.ledger import ATTEMPT_LOST, LIMIT_ERRORS
+from simulator.sealing import ATTEMPT_LOST, LIMIT_ERRORS
 
 ASK_TOOL = "ask_customer"
 """The tool of every world that talks to the customer."""
@@ -106,7 +106,10 @@ def _origin(ledger: Mapping[str, Any]) -> Iterator[Line]:
     envelope = ledger["envelope"]
     place, software = envelope["place"], envelope["software"]
     took = _duration(envelope["ended"] - envelope["started"])
-    sealed = "" if envelope["sealed_by"] == "recorder" else ", sealed from the journal of an attempt that was lost"
+    sealed = ""
+    if envelope["sealed_by"] != "recorder":
+        lost = ledger["content"]["error"] == ATTEMPT_LOST
+        sealed = f", sealed from the journal of {'an attempt that was lost' if lost else 'an evicted pod'}"
     where = f"attempt {envelope['attempt']}, {took} on {place['host']} ({place['launcher']}, {place['worker']}){sealed}"
     yield Line(0, Text(visible(where), "dim"))
     yield Line(0, Text(visible(f"cellwise {software['version']}, isolation: {envelope['isolation']}"), "dim"))

@@ -1,9 +1,10 @@
 """The process that agents run in: a fork server with one agent's module loaded, and a fresh process for each trial.
 
 It is started with a clean environment and talks to the recorder over a control socket: ``{"run": {...}}`` comes with
-the trial's own socket as a passed descriptor and is answered by ``{"started": pid}``; ``{"exited": ...}`` follows when
-the agent's process ends; ``{"end": true}`` ends its process group and all it left behind, answered by
-``{"ended": true}``. A reusable agent's process serves trial after trial on its one socket.
+the trial's own socket as a passed descriptor (and with ``environ``, where the fork server does not have the agent's
+environment itself) and is answered by ``{"started": pid}``; ``{"exited": ...}`` follows when the agent's process ends;
+``{"end": true}`` ends its process group and all it left behind, answered by ``{"ended": true}``. A reusable agent's
+process serves trial after trial on its one socket.
 
 Whoever forks away from the group does not escape: as child subreaper (Linux) the host inherits every orphan, and ends
 it.
@@ -52,6 +53,13 @@ def main() -> None:
     host.serve()
 
 
+def serve(control: socket.socket) -> None:
+    """The same for packaged agents, in a process that has loaded what it needs."""
+    host = Host(control)
+    host.tell({"ready": True})
+    host.serve()
+
+
 @cache
 def load(name: str) -> Callable[..., Any]:
     """The agent's function: a packaged agent's, or the function of ``module:function``."""
@@ -76,15 +84,28 @@ def preload(name: str) -> None:
 
 
 class Host:
-    """The fork server."""
+    """The fork server.
 
-    def __init__(self, control: socket.socket) -> None:
+    Args:
+        others: further sockets of the fork server's that no agent may have.
+        memory_kills: how many processes of this one's container the system has ended for want of memory, where known.
+    """
+
+    def __init__(
+        self,
+        control: socket.socket,
+        others: Collection[socket.socket] = (),
+        memory_kills: Callable[[], int] | None = None,
+    ) -> None:
         self._control = control
+        self._others = others
+        self._memory_kills = memory_kills
+        self._kills_before = 0
         self._child: int | None = None
         become_subreaper()
 
     def tell(self, message: dict[str, Any]) -> None:
-        with suppress(BrokenPipeError):
+        with suppress(BrokenPipeError, ConnectionResetError):
             self._control.sendall(json.dumps(message).encode() + b"\n")
 
     def serve(self) -> None:
@@ -92,7 +113,10 @@ class Host:
         pending = b""
         try:
             while True:
-                data, descriptors, _, _ = socket.recv_fds(self._control, 65_536, 1)
+                try:
+                    data, descriptors, _, _ = socket.recv_fds(self._control, 65_536, 1)
+                except ConnectionResetError:
+                    return
                 if not data:
                     return
                 *lines, pending = (pending + data).split(b"\n")
@@ -108,6 +132,8 @@ class Host:
 
     def _start(self, connection: socket.socket, run: dict[str, Any]) -> None:
         self._end()
+        if self._memory_kills is not None:
+            self._kills_before = self._memory_kills()
         pid = os.fork()
         if pid == 0:
             self._become_agent(connection, run)
@@ -124,8 +150,13 @@ class Host:
             with suppress(OSError):
                 os.setpgid(0, 0)
             die_with_parent()
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            self._control.close()
+            for number in (signal.SIGCHLD, signal.SIGTERM):
+                signal.signal(number, signal.SIG_DFL)
+            for one in (self._control, *self._others):
+                one.close()
+            if "environ" in run:
+                os.environ.clear()
+                os.environ.update(run["environ"])
             memory = run["memory_mb"] * 1024 * 1024
             resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
             resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -144,7 +175,12 @@ class Host:
             pid, status = os.waitpid(self._child, os.WNOHANG)
             if pid:
                 # Told once, and before anything else about this process: its group may still live.
-                self.tell({"exited": os.waitstatus_to_exitcode(status)})
+                self.tell(self._exit(os.waitstatus_to_exitcode(status)))
+
+    def _exit(self, status: int) -> dict[str, Any]:
+        if status == -signal.SIGKILL and self._memory_kills is not None and self._memory_kills() > self._kills_before:
+            return {"exited": status, "out_of_memory": True}
+        return {"exited": status}
 
     def _end(self) -> None:
         """Ends the agent's group, then every process that was left to us, until there is none."""
@@ -231,6 +267,22 @@ def children() -> list[int]:
         return [int(pid) for pid in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()]
     except OSError:
         return []
+
+
+def keep_environment(names: Collection[str] = ()) -> None:
+    """Forgets every variable but these, also where the kernel shows the environment that this process began with.
+
+    For a process that begins with more than its agents may see: those forked from it show the same memory in
+    ``/proc/self/environ``. Linux; elsewhere that is not shown.
+    """
+    kept = {name: os.environ[name] for name in names if name in os.environ}
+    os.environ.clear()
+    if sys.platform == "linux":
+        # After the process's name, which may hold anything: fields 50 and 51, where the environment begins and ends.
+        fields = Path("/proc/self/stat").read_bytes().rpartition(b") ")[2].split()
+        begin, end = int(fields[47]), int(fields[48])
+        ctypes.memset(begin, 0, end - begin)
+    os.environ.update(kept)
 
 
 def _redirect_input() -> None:

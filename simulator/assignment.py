@@ -4,15 +4,16 @@ The expectation, the case's id and labels, the arm and the repetition are absent
 agent nor the recorder could leak what it never received.
 """
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal, get_args
 
 from pydantic import Field, JsonValue
 
 from simulator.canonical import canonical_hash
 from simulator.model import WireModel
-from simulator.version import VERSION
 
 Isolation = Literal["process", "user", "container"]
+ISOLATIONS: tuple[Isolation, ...] = get_args(Isolation)
+"""From the weakest to the strongest."""
 
 
 class Request(WireModel):
@@ -62,10 +63,3 @@ class Assignment(WireModel):
 
     def hash(self) -> str:
         return canonical_hash(self.model_dump(mode="json"))
-
-
-def simulator_identity() -> dict[str, Any]:
-    """The software that runs a trial: the version, and a hash over the simulator's own source files."""
-    from simulator.source import source_hash
-
-    return {"version": VERSION, "source": source_hash("simulator")}

@@ -5,13 +5,11 @@
 A hash shows integrity, not origin.
 """
 
-from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, JsonValue, Tag
 
 from simulator.assignment import Isolation, Request
-from simulator.canonical import canonical, sha256
 from simulator.model import WireModel
 from simulator.output import Claims, Usage
 
@@ -19,13 +17,7 @@ Sha256 = Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]
 Microseconds = Annotated[int, Field(ge=0, le=2**53 - 1)]
 """Since 1970-01-01T00:00:00Z."""
 
-ATTEMPT_LOST = "AttemptLost"
-"""The execution error of a ledger that was sealed from the journal of a lost attempt."""
-
 LONGEST_ERROR = 200
-
-LIMIT_ERRORS = frozenset({"TimeLimit", "CallLimit", "TokenLimit", "MoneyLimit", "MemoryLimit", "DiskLimit"})
-"""Execution errors that say which limit ended the trial: the check ``budget``, not ``execution_error``."""
 
 
 class AnsweredCall(WireModel):
@@ -139,22 +131,3 @@ class Ledger(WireModel):
     content_hash: Sha256
     envelope: Envelope
     ledger_hash: Sha256
-
-
-def seal(content: dict[str, Any], envelope: dict[str, Any], *, canonical: Callable[[Any], bytes] = canonical) -> bytes:
-    """The ledger document of a content and an envelope, both as JSON values.
-
-    Written member by member, in RFC 8785's order, so that the content is made canonical once, not twice.
-
-    Args:
-        canonical: ``canonical_of_parsed`` where both hold nothing but what came out of a JSON parser or was checked.
-    """
-    content_bytes, envelope_bytes = canonical(content), canonical(envelope)
-    content_hash = sha256(content_bytes).encode()
-    ledger_hash = sha256(b'{"content_hash":"%b","envelope":%b}' % (content_hash, envelope_bytes)).encode()
-    return b'{"content":%b,"content_hash":"%b","envelope":%b,"ledger_hash":"%b","version":1}' % (
-        content_bytes,
-        content_hash,
-        envelope_bytes,
-        ledger_hash,
-    )

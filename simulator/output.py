@@ -1,6 +1,6 @@
 """What an agent answers: a message to the customer, structured claims, and evidence of how it was produced."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -39,8 +39,3 @@ class Output(Claims):
 
     def claims(self) -> Claims:
         return Claims(**{name: getattr(self, name) for name in Claims.model_fields})
-
-
-def unanswered() -> dict[str, Any]:
-    """What stands for the claims of an agent that ended without an answer, as a JSON value."""
-    return Claims(claimed_outcome="needs_review", settlement_status_claim="unknown").model_dump(mode="json")

@@ -40,8 +40,11 @@ class Connection:
         self._poll.register(connected, select.POLLIN)
         self._watched: int | None = None
         self._waits_soon = False
-        self.when_idle: Callable[[], None] | None = None
-        """Called once in each wait that is not over at once. Once it is given, every wait has a deadline."""
+        self.when_idle: Callable[[], float | None] | None = None
+        """Called in each wait that is not over at once, and again after the seconds that it answers with. Once it is
+        given, every wait has a deadline."""
+        self.paused = 0.0
+        """Seconds that the recorder took for itself, by which every deadline is later: the agent's time stood still."""
 
     def watch(self, descriptor: int) -> None:
         """Has :meth:`receive` return early once this descriptor is readable."""
@@ -66,7 +69,7 @@ class Connection:
         """The next line without its end; None at the end of the stream.
 
         Args:
-            deadline: on ``time.monotonic``'s clock.
+            deadline: on ``time.monotonic``'s clock, :attr:`paused` not counted.
 
         Raises:
             TimeoutError: at the deadline.
@@ -100,17 +103,16 @@ class Connection:
         try:
             if deadline is None:
                 return self.socket.recv(_AT_ONCE)
-            remaining = deadline - time.monotonic()
-            if remaining <= 0:
-                raise TimeoutError
-            if self.when_idle is not None and remaining > _SOON_SECONDS:
-                # Nearly every line comes soon: waited for by the call that reads it.
-                self._wait_soon()
-                with suppress(BlockingIOError):
-                    return self.socket.recv(_AT_ONCE)
-                self.when_idle()
-                remaining = deadline - time.monotonic()
-            self._wait(remaining)
+            idle_after = None
+            if self.when_idle is not None:
+                idle_after = _SOON_SECONDS
+                if deadline + self.paused - time.monotonic() > _SOON_SECONDS:
+                    # Nearly every line comes soon: waited for by the call that reads it.
+                    self._wait_soon()
+                    with suppress(BlockingIOError):
+                        return self.socket.recv(_AT_ONCE)
+                    idle_after = 0.0
+            self._wait(deadline, idle_after)
             return self.socket.recv(_AT_ONCE)
         except ConnectionResetError:
             return b""
@@ -122,11 +124,20 @@ class Connection:
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, moment)
             self._waits_soon = True
 
-    def _wait(self, seconds: float) -> None:
-        # Whole milliseconds rounded up: never a busy loop just before the deadline.
-        ready = self._poll.poll(max(0, int(seconds * 1000) + 1))
-        if not ready:
-            raise TimeoutError
+    def _wait(self, deadline: float, idle_after: float | None) -> None:
+        while True:
+            remaining = deadline + self.paused - time.monotonic()
+            if remaining <= 0:
+                raise TimeoutError
+            wanted = remaining if idle_after is None else min(idle_after, remaining)
+            # Whole milliseconds rounded up: never a busy loop just before the deadline.
+            ready = self._poll.poll(int(wanted * 1000) + 1)
+            if ready:
+                break
+            if self.when_idle is not None and wanted < remaining:
+                started = time.monotonic()
+                idle_after = self.when_idle()
+                self.paused += time.monotonic() - started
         if len(ready) == 1 and ready[0][0] == self._watched:
             raise InterruptedError
 
@@ -145,7 +156,7 @@ class Connection:
             try:
                 rest = rest[self.socket.send(rest, socket.MSG_DONTWAIT) :]
             except BlockingIOError:
-                remaining = deadline - time.monotonic()
+                remaining = deadline + self.paused - time.monotonic()
                 if remaining <= 0 or not select.select([], [self.socket], [], remaining)[1]:
                     raise TimeoutError from None
 

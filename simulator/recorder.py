@@ -6,28 +6,23 @@ sealed with what was done until then.
 """
 
 import platform
-import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, Protocol
 
 import orjson
-from pydantic import ValidationError
 
 from simulator.agent_host import end_orphans
-from simulator.agent_process import AgentHost, AgentNotStartable, environment
-from simulator.assignment import simulator_identity
+from simulator.agent_process import AgentHost, AgentNotStartable
+from simulator.answer import Answer, answer_of, failure
 from simulator.canonical import canonical_of_parsed
-from simulator.journal import Journal
-from simulator.ledger import ATTEMPT_LOST, LIMIT_ERRORS, seal
-from simulator.output import Claims, Output, unanswered
 from simulator.protocol import Connection, FrameTooLong, parse
 from simulator.replay import compose, open_session
+from simulator.sealing import ATTEMPT_LOST, LIMIT_ERRORS, seal
 from simulator.session import Session
-from simulator.zygote import Zygote
+from simulator.source import simulator_identity
 
 LARGEST_RECORD = 16 * 1024 * 1024
 """Bytes that a trial's calls and their answers may take: a call past it is not carried out and ends the agent with
@@ -54,46 +49,43 @@ class Lease:
     """Proves to the intake that a ledger comes from this recorder."""
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """How an agent ended: with an answer, or with an error instead."""
+class TakesCalls(Protocol):
+    """Where calls are kept before they are answered: simulator/journal.py's file, or the intake of a cluster."""
 
-    message: str
-    claims: dict[str, Any]
-    usage: dict[str, Any] | None
-    error: str | None
+    def begin(self, attempt: int, assignment: str, started: int) -> None: ...
 
+    def call(self, attempt: int, record: dict[str, Any], started: int, ended: int) -> None: ...
 
-def failure(error: str) -> Answer:
-    """What stands for the answer of an agent that gave none."""
-    return Answer(message="", claims=unanswered(), usage=None, error=error)
+    def ledger(self, attempt: int, document: bytes) -> None: ...
+
+    def forget(self) -> None: ...
 
 
 class Recorder:
     """Runs trials one after the other, keeping an agent host for each kind of agent.
 
     Args:
-        root: the folder that agents of one's own are imported from.
-        when_idle: called where an agent takes its time.
-        zygote: what hosts of packaged agents are forked from, if there is one; its worker's, which closes it.
+        start_host: a fork server for an agent, None for the packaged ones, and the variables that its condition names.
+        place: launcher, host and worker, as the ledgers say.
+        isolation: what stands between the agents and this recorder.
+        when_idle: called where an agent takes its time; see :attr:`Connection.when_idle`.
+        spared: this process's children that are no agents'.
     """
 
     def __init__(
         self,
-        root: Path,
-        journal: Journal,
-        log: BinaryIO,
-        launcher: str,
-        worker: str,
-        when_idle: Callable[[], None] | None = None,
-        zygote: Zygote | None = None,
+        journal: TakesCalls,
+        start_host: Callable[[str | None, list[str]], AgentHost],
+        place: dict[str, str],
+        isolation: str = "process",
+        when_idle: Callable[[], float | None] | None = None,
+        spared: Collection[int] = (),
     ) -> None:
         self._when_idle = when_idle
-        self._zygote = zygote
-        self._root = root
+        self._spared = spared
         self._journal = journal
-        self._log = log
-        self._place = {"launcher": launcher, "host": socket.gethostname(), "worker": worker}
+        self._start_host = start_host
+        self._envelope = {"isolation": isolation, "place": place}
         self._hosts: dict[tuple[Any, ...], AgentHost] = {}
         self._unusable: dict[tuple[Any, ...], str] = {}
         """Why agents could not be loaded: not tried again, since each try may take minutes."""
@@ -120,7 +112,7 @@ class Recorder:
                 except OSError:  # HostGone or TimeoutError
                     self._abandon(key)
         # Frames were parsed, calls checked by the session, answers by their model: there is nothing but JSON in it.
-        document = seal(*trial.parts(answer, self._place), canonical=canonical_of_parsed)
+        document = seal(*trial.parts(answer, self._envelope), canonical=canonical_of_parsed)
         self._journal.ledger(lease.attempt, document)
         return document
 
@@ -129,25 +121,33 @@ class Recorder:
         self._journal.forget()
 
     def close(self) -> None:
-        for host in self._hosts.values():
-            host.close()
+        while self._hosts:
+            self._hosts.popitem()[1].close()
         end_orphans([])
 
-    def _connect(self, agent: dict[str, Any], limits: dict[str, Any]) -> tuple[tuple[Any, ...], AgentHost, Connection]:
-        """A host for the agent, started where there is none, and a connection to the agent's process."""
+    def prepare(self, agent: dict[str, Any]) -> tuple[tuple[Any, ...], AgentHost]:
+        """A host for the agent, started where there is none.
+
+        Raises:
+            AgentNotStartable: see :meth:`run`.
+        """
         # Reused agents share a process, which loads each on first use; others fork from one that has them loaded.
         loaded = None if agent["reuse"] else agent["name"]
         key = (loaded, *agent["env"])
+        if key in self._unusable:
+            raise AgentNotStartable(self._unusable[key])
+        if key not in self._hosts:
+            try:
+                self._hosts[key] = self._start_host(loaded, agent["env"])
+            except AgentNotStartable as error:
+                self._unusable[key] = str(error)
+                raise
+        return key, self._hosts[key]
+
+    def _connect(self, agent: dict[str, Any], limits: dict[str, Any]) -> tuple[tuple[Any, ...], AgentHost, Connection]:
+        """A host for the agent, and a connection to the agent's process."""
         for _ in range(2):
-            if key in self._unusable:
-                raise AgentNotStartable(self._unusable[key])
-            if key not in self._hosts:
-                try:
-                    self._hosts[key] = AgentHost(loaded, self._root, environment(agent["env"]), self._log, self._zygote)
-                except AgentNotStartable as error:
-                    self._unusable[key] = str(error)
-                    raise
-            host = self._hosts[key]
+            key, host = self.prepare(agent)
             try:
                 connection = host.connect(memory_mb=limits["memory_mb"], reuse=agent["reuse"])
                 return key, host, connection
@@ -159,14 +159,13 @@ class Recorder:
     def _abandon(self, key: tuple[Any, ...]) -> None:
         """Ends a host that no longer answers, and what its agents had left to it and is now ours."""
         self._hosts.pop(key).close()
-        spared = [host.pid for host in self._hosts.values()]
-        end_orphans([*spared, self._zygote.pid] if self._zygote else spared)
+        end_orphans([*self._spared, *(host.pid for host in self._hosts.values() if host.pid is not None)])
 
 
 class _Trial:
     """The conversation of one trial."""
 
-    def __init__(self, lease: Lease, assignment: dict[str, Any], journal: Journal) -> None:
+    def __init__(self, lease: Lease, assignment: dict[str, Any], journal: TakesCalls) -> None:
         self._lease = lease
         self._assignment = assignment
         self._journal = journal
@@ -179,6 +178,7 @@ class _Trial:
 
     def converse(self, connection: Connection, host: AgentHost) -> Answer:
         agent = self._assignment["agent"]
+        connection.paused = 0.0
         deadline = time.monotonic() + self._assignment["limits"]["seconds"]
         opening = {
             "version": 1,
@@ -199,24 +199,24 @@ class _Trial:
                     deadline = self._hurry(connection, deadline)
                     continue
                 if line is None:
-                    return failure("AgentExited")
+                    return _exited(host)
                 answer = self._take(line, connection, deadline)
                 if answer is not None:
                     return answer
         except TimeoutError:
-            return failure("TimeLimit" if connection.watched else "AgentExited")
+            return failure("TimeLimit") if connection.watched else _exited(host)
         except FrameTooLong:
             return failure("ProtocolError")
         except (BrokenPipeError, ConnectionResetError):
-            return failure("AgentExited")
+            return _exited(host)
 
     @staticmethod
     def _hurry(connection: Connection, deadline: float) -> float:
         """The deadline once the agent's process has ended: what it had sent before is still to be read."""
         connection.unwatch()
-        return min(deadline, time.monotonic() + 0.05)
+        return min(deadline, time.monotonic() - connection.paused + 0.05)
 
-    def parts(self, answer: Answer, place: dict[str, str]) -> tuple[dict[str, Any], dict[str, Any]]:
+    def parts(self, answer: Answer, of_recorder: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         """The ledger's content and envelope, as JSON values."""
         content = compose(self._assignment, self._session, self._customer, answer.message, answer.claims, answer.error)
         envelope = {
@@ -228,8 +228,7 @@ class _Trial:
             "calls": self._times,
             "usage": answer.usage,
             "software": software(),
-            "isolation": "process",
-            "place": place,
+            **of_recorder,
             "sealed_by": "recorder",
         }
         return content, envelope
@@ -245,7 +244,7 @@ class _Trial:
             message = {"tool": "", "arguments": None}
         if "output" in message:
             self.connection_reusable = True
-            return _answer(message["output"])
+            return answer_of(message["output"])
         if "failed" in message:
             self.connection_reusable = True
             if message.get("provider") is True:
@@ -258,7 +257,9 @@ class _Trial:
             return failure("DiskLimit")
         record = _call(self._session, message.get("tool"), message.get("arguments"), line)
         ended = self._now()
+        journaling = time.monotonic()
         self._journal.call(self._lease.attempt, record, started, ended)
+        connection.paused += time.monotonic() - journaling
         self._times.append({"started": started, "ended": ended})
         reply = orjson.dumps({"error": record["error"]} if "error" in record else {"result": record["result"]})
         self._recorded += len(reply)
@@ -270,19 +271,14 @@ class _Trial:
         return (self._clock + time.monotonic_ns()) // 1000
 
 
+def _exited(host: AgentHost) -> Answer:
+    return failure("MemoryLimit" if host.ran_out_of_memory() else "AgentExited")
+
+
 def _call(session: Session, tool: Any, arguments: Any, line: bytes) -> dict[str, Any]:
     if session.refuses(tool, arguments):
         return session.refuse(tool, arguments, line)
     return session.call(tool, arguments)
-
-
-def _answer(value: Any) -> Answer:
-    try:
-        given = Output.model_validate(value).model_dump(mode="json")
-        orjson.dumps(given)  # refuses half a surrogate pair, which no ledger can hold
-    except (ValidationError, UnicodeEncodeError, orjson.JSONEncodeError):
-        return failure("InvalidOutput")
-    return Answer(given["message"], {name: given[name] for name in Claims.model_fields}, given["usage"], None)
 
 
 def _error_name(name: Any) -> str:

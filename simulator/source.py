@@ -4,8 +4,10 @@ from collections.abc import Iterable
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from simulator.canonical import canonical_hash, sha256
+from simulator.version import VERSION
 
 _SKIPPED_FOLDERS = frozenset({"__pycache__", "node_modules"})
 
@@ -43,3 +45,8 @@ def source_hash(module: str) -> str:
     if spec.submodule_search_locations:
         return files_hash(origin.parent, files_below(origin.parent))
     return files_hash(origin.parent, [origin])
+
+
+def simulator_identity() -> dict[str, Any]:
+    """The software that runs a trial: the version, and a hash over the simulator's own source files."""
+    return {"version": VERSION, "source": source_hash("simulator")}

@@ -8,13 +8,14 @@ import os
 import socket
 import sys
 import time
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import orjson
 
 from simulator.agent_host import become_subreaper, die_with_parent
-from simulator.agent_process import AgentNotStartable
+from simulator.agent_process import AgentHost, AgentNotStartable, environment
 from simulator.journal import Journal
 from simulator.recorder import Lease, ProviderFailed, Recorder
 from simulator.zygote import Zygote
@@ -43,19 +44,34 @@ def main() -> None:
     with open(_path(given["log"]), "ab", buffering=0) as log:  # noqa: PTH123
         try:
             journal = Journal(journal_path)
-            recorder = Recorder(
-                Path(_path(given["root"])), journal, log, "processes", given["name"], intake.flush_some, zygote
-            )
         except OSError as error:
             intake.say({"stuck": f"{journal_path}: {error.strerror}"})
             intake.flush()
             return
+        recorder = Recorder(
+            journal,
+            partial(_start_host, zygote, Path(_path(given["root"])), log),
+            {"launcher": "processes", "host": socket.gethostname(), "worker": given["name"]},
+            when_idle=intake.flush_some,
+            spared=[zygote.pid] if zygote else [],
+        )
         try:
             serve(intake, recorder)
         except IntakeGone:
             pass  # the runner has died: whoever comes after it reads the journal
         finally:
             recorder.close()
+
+
+def _start_host(zygote: Zygote | None, root: Path, log: BinaryIO, agent: str | None, env: list[str]) -> AgentHost:
+    """A fork server: forked where that is as good as started, which simulator/zygote.py says."""
+    given = environment(env)
+    if zygote is not None and not given and ":" not in (agent or ""):
+        forked = zygote.fork_host(agent, root, log)
+        if forked is not None:
+            process, control = forked
+            return AgentHost(control, process)
+    return AgentHost.start(agent, root, given, log)
 
 
 def _path(written: str) -> str:

@@ -14,7 +14,6 @@ import os
 import select
 import signal
 import socket
-import subprocess
 import sys
 import traceback
 from collections.abc import Callable
@@ -45,8 +44,6 @@ class Zygote:
         except (AttributeError, OSError):
             return None
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        gc.collect()
-        gc.freeze()
         parent = os.getpid()
         pid = os.fork()
         if pid == 0:
@@ -56,7 +53,7 @@ class Zygote:
         ours.settimeout(_ANSWER_SECONDS)
         return cls(ours, pid)
 
-    def fork_host(self, agent: str | None, root: Path, log: BinaryIO) -> "tuple[HostProcess, socket.socket] | None":
+    def fork_host(self, agent: str | None, root: Path, log: BinaryIO) -> "tuple[ForkedHost, socket.socket] | None":
         """A host's process and our end of its control socket; None where the zygote has ended: start one instead.
 
         Args:
@@ -75,7 +72,7 @@ class Zygote:
             ours.close()
             return None
         # It stays a zombie until the zygote is asked for another one: the number is still its own.
-        return HostProcess(int(answer)), ours
+        return ForkedHost(int(answer)), ours
 
     def close(self) -> None:
         """Ends it. Its hosts live on, until their control sockets close."""
@@ -88,27 +85,21 @@ class Zygote:
             os.waitpid(self.pid, 0)
 
 
-class HostProcess:
-    """A forked host, with as much of :class:`subprocess.Popen` as is needed of it."""
+class ForkedHost:
+    """The process of a forked host, which is no child of the worker's."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
         self._descriptor = os.pidfd_open(pid)
 
-    def wait(self, timeout: float | None = None) -> None:
-        """Waits until it has ended.
-
-        Raises:
-            subprocess.TimeoutExpired: it has not.
-        """
+    def end(self, seconds: float) -> None:
+        """Waits for it to end by itself, and ends it after these seconds."""
         poll = select.poll()
         poll.register(self._descriptor, select.POLLIN)
-        if not poll.poll(None if timeout is None else timeout * 1000):
-            raise subprocess.TimeoutExpired("simulator.agent_host", timeout or 0)
-
-    def kill(self) -> None:
-        with suppress(ProcessLookupError):
-            signal.pidfd_send_signal(self._descriptor, signal.SIGKILL)
+        if not poll.poll(seconds * 1000):
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._descriptor, signal.SIGKILL)
+            poll.poll()
 
     def __del__(self) -> None:
         os.close(self._descriptor)
@@ -122,6 +113,10 @@ def _serve(control: socket.socket, parent: int) -> None:
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.close(nothing)
+    import simulator.output  # noqa: F401 - which the worker seldom needs, and every packaged agent
+
+    gc.collect()
+    gc.freeze()
     while True:
         wanted, descriptors, _, _ = socket.recv_fds(control, 65_536, 2)
         if not wanted:

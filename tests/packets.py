@@ -19,13 +19,13 @@ from grading.manifest import Manifest, assignment, trial_name
 from grading.packet import Evidence, Rows, Totals
 from grading.projection import semantic, structural
 from grading.redaction import Redactor
-from simulator.assignment import simulator_identity
+from simulator.answer import unanswered
 from simulator.canonical import canonical, canonical_hash, sha256
-from simulator.ledger import seal
-from simulator.output import Claims, unanswered
+from simulator.output import Claims
 from simulator.replay import compose, open_session
+from simulator.sealing import seal
 from simulator.session import Session
-from simulator.source import source_hash
+from simulator.source import simulator_identity, source_hash
 
 Packet = dict[str, Any]
 ORDER = ("version", "manifest", "manifest_hash", "artifacts", "rows", "incidents", "totals", "packet_hash")

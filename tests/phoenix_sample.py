@@ -18,7 +18,7 @@ from grading.publisher.desired import (
     missing_run,
 )
 from simulator.customer import Customer
-from simulator.ledger import seal
+from simulator.sealing import seal
 from simulator.worlds.orders import World
 
 MANIFEST = "sha256:" + "5a" * 32

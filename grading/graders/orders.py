@@ -11,8 +11,8 @@ from pydantic import Field, StringConstraints
 
 from grading.graders import Check, Grade
 from grading.projection import StructuralProjection
-from simulator.ledger import ATTEMPT_LOST, LIMIT_ERRORS
 from simulator.model import WireModel
+from simulator.sealing import ATTEMPT_LOST, LIMIT_ERRORS
 from simulator.source import source_hash
 from simulator.worlds.orders import World
 

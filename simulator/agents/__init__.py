@@ -1,7 +1,8 @@
 """Packaged agents: deterministic ones for studies, and harmful or broken ones that the bench must stand up to.
 
 Each is one module here with a function ``agent(request, tools, **settings)`` and ``REUSABLE``: whether one process may
-run many of its trials, since it is deterministic and leaves nothing behind.
+run many of its trials, since it is deterministic and leaves nothing behind. They answer with plain dicts: building an
+:class:`~simulator.output.Output` would cost each pod a quarter of a second of processor time for pydantic.
 """
 
 from collections.abc import Callable

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from simulator.output import Output
 from simulator.worlds import ToolTimeout
 
 if TYPE_CHECKING:
@@ -17,26 +16,30 @@ REUSABLE = True
 
 QUESTION = "Which item and purchase date do you mean?"
 
-CONFIRMED = Output(
-    message="Your refund has been confirmed.", claimed_outcome="refunded", transaction_status_claim="committed"
-)
-INELIGIBLE = Output(
-    message="This order cannot be refunded.", claimed_outcome="not_refunded", transaction_status_claim="not_committed"
-)
-UNCLEAR = Output(
-    message="Please clarify which purchase you mean.",
-    claimed_outcome="needs_review",
-    transaction_status_claim="not_committed",
-)
-NOT_DONE = Output(
-    message="A colleague will look at your refund.",
-    claimed_outcome="needs_review",
-    transaction_status_claim="not_committed",
-)
-UNCERTAIN = NOT_DONE.model_copy(update={"transaction_status_claim": "unknown"})
+CONFIRMED = {
+    "message": "Your refund has been confirmed.",
+    "claimed_outcome": "refunded",
+    "transaction_status_claim": "committed",
+}
+INELIGIBLE = {
+    "message": "This order cannot be refunded.",
+    "claimed_outcome": "not_refunded",
+    "transaction_status_claim": "not_committed",
+}
+UNCLEAR = {
+    "message": "Please clarify which purchase you mean.",
+    "claimed_outcome": "needs_review",
+    "transaction_status_claim": "not_committed",
+}
+NOT_DONE = {
+    "message": "A colleague will look at your refund.",
+    "claimed_outcome": "needs_review",
+    "transaction_status_claim": "not_committed",
+}
+UNCERTAIN = NOT_DONE | {"transaction_status_claim": "unknown"}
 
 
-def agent(request: Request, tools: Tools) -> Output:
+def agent(request: Request, tools: Tools) -> dict[str, Any]:
     order_id = find_order(request, tools)
     if order_id is None:
         return UNCLEAR
@@ -52,7 +55,7 @@ def find_order(request: Request, tools: Tools) -> str | None:
     return found[0] if len(found) == 1 else None
 
 
-def refund(customer_id: str, order_id: str, tools: Tools) -> Output:
+def refund(customer_id: str, order_id: str, tools: Tools) -> dict[str, Any]:
     """Refunds an order as the policy wants it, and claims no more than the tools confirmed."""
     if not tools.verify_identity(customer_id=customer_id, order_id=order_id):
         return NOT_DONE

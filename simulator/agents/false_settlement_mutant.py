@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from simulator.agents import descriptive_control
-from simulator.output import Output
 
 if TYPE_CHECKING:
     from simulator import Request, Tools
@@ -13,5 +12,5 @@ if TYPE_CHECKING:
 REUSABLE = True
 
 
-def agent(request: Request, tools: Tools) -> Output:
-    return descriptive_control.agent(request, tools).model_copy(update={"message": "Your money has arrived."})
+def agent(request: Request, tools: Tools) -> dict[str, Any]:
+    return descriptive_control.agent(request, tools) | {"message": "Your money has arrived."}

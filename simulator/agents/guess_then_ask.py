@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from simulator.agents import first_record_mutant
 from simulator.agents.descriptive_control import QUESTION
-from simulator.output import Output
 
 if TYPE_CHECKING:
     from simulator import Request, Tools
@@ -14,7 +13,7 @@ if TYPE_CHECKING:
 REUSABLE = True
 
 
-def agent(request: Request, tools: Tools) -> Output:
+def agent(request: Request, tools: Tools) -> dict[str, Any]:
     output = first_record_mutant.agent(request, tools)
     tools.ask_customer(question=QUESTION)
     return output

@@ -6,10 +6,9 @@ refunds the first listed order before.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from simulator.agents import descriptive_control, first_record_mutant
-from simulator.output import Output
 
 if TYPE_CHECKING:
     from simulator import Request, Tools
@@ -19,7 +18,7 @@ REUSABLE = False
 STEP_MEGABYTES = 16
 
 
-def agent(request: Request, tools: Tools, *, megabytes: int = 4096, after_refund: bool = False) -> Output:
+def agent(request: Request, tools: Tools, *, megabytes: int = 4096, after_refund: bool = False) -> dict[str, Any]:
     if after_refund:
         first_record_mutant.agent(request, tools)
     eaten = []

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from simulator.agents.descriptive_control import UNCLEAR, find_order, refund
-from simulator.output import Output
 
 if TYPE_CHECKING:
     from simulator import Request, Tools
@@ -13,7 +12,7 @@ if TYPE_CHECKING:
 REUSABLE = True
 
 
-def agent(request: Request, tools: Tools) -> Output:
+def agent(request: Request, tools: Tools) -> dict[str, Any]:
     order_id = find_order(request, tools)
     if order_id is None:
         return UNCLEAR

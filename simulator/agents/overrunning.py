@@ -12,10 +12,9 @@ import ctypes
 import os
 import signal
 import time
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from simulator.agents import descriptive_control, first_record_mutant
-from simulator.output import Output
 
 if TYPE_CHECKING:
     from simulator import Request, Tools
@@ -30,7 +29,7 @@ def agent(
     place: Literal["sleep", "c", "grandchild"] = "sleep",
     seconds: float = 600.0,
     after_refund: bool = False,
-) -> Output:
+) -> dict[str, Any]:
     if place not in ("sleep", "c", "grandchild"):
         raise ValueError(f"place is {place!r}, it can be sleep, c or grandchild")
     if after_refund:

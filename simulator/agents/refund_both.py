@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from simulator.agents.descriptive_control import CONFIRMED, refund
-from simulator.output import Output
 
 if TYPE_CHECKING:
     from simulator import Request, Tools
@@ -13,7 +12,7 @@ if TYPE_CHECKING:
 REUSABLE = True
 
 
-def agent(request: Request, tools: Tools) -> Output:
+def agent(request: Request, tools: Tools) -> dict[str, Any]:
     for order in tools.list_orders(customer_id=request.customer_id):
         refund(request.customer_id, order["order_id"], tools)
     return CONFIRMED

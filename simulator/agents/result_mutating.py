@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from simulator.agents import descriptive_control
-from simulator.output import Output
 
 if TYPE_CHECKING:
     from simulator import Request, Tools
@@ -13,7 +12,7 @@ if TYPE_CHECKING:
 REUSABLE = True
 
 
-def agent(request: Request, tools: Tools) -> Output:
+def agent(request: Request, tools: Tools) -> dict[str, Any]:
     orders = tools.list_orders(customer_id=request.customer_id)
     for order in orders:
         order["order_id"] = "tampered"

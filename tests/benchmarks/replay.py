@@ -27,10 +27,10 @@ from grading.projection import structural  # noqa: E402
 from grading.schedule import presented  # noqa: E402
 from grading.studies import find_study  # noqa: E402
 from simulator.agents import load_agent  # noqa: E402
-from simulator.assignment import simulator_identity  # noqa: E402
 from simulator.canonical import canonical, sha256  # noqa: E402
-from simulator.ledger import seal  # noqa: E402
 from simulator.replay import compose, open_session  # noqa: E402
+from simulator.sealing import seal  # noqa: E402
+from simulator.source import simulator_identity  # noqa: E402
 
 
 class _Tools:

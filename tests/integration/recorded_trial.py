@@ -1,6 +1,7 @@
 """One trial after the other through the real recorder: fork server, agent's process, journal, sealed ledger, grade."""
 
 import os
+import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,6 +14,7 @@ from grading.graders import Grade
 from grading.graders.orders import Expectation, grade
 from grading.intake import validate
 from grading.projection import structural
+from simulator.agent_process import AgentHost, environment
 from simulator.assignment import Agent, Assignment, Limits, Request
 from simulator.journal import Journal
 from simulator.recorder import Lease, Recorder
@@ -50,7 +52,11 @@ class Bench:
         self.journal = folder / "bench.journal"
         self.log = folder / "bench.log"
         self._log = self.log.open("ab", buffering=0)
-        self.recorder = Recorder(folder, Journal(self.journal), self._log, "processes", "bench")
+        self.recorder = Recorder(
+            Journal(self.journal),
+            lambda agent, env: AgentHost.start(agent, folder, environment(env), self._log),
+            {"launcher": "processes", "host": socket.gethostname(), "worker": "bench"},
+        )
         self._attempts = 0
         self.processes_before = descendants()
 

@@ -478,7 +478,8 @@ def test_a_loading_agent_ends_with_its_recorder(tmp_path: Path) -> None:
     (tmp_path / "endless.py").write_text("while True:\n    pass\n")
     code = (
         "import sys; from pathlib import Path; from simulator.agent_process import AgentHost\n"
-        f"AgentHost('endless:agent', Path({str(tmp_path)!r}), {{'MARK': {str(tmp_path)!r}}}, open('/dev/null', 'wb'))"
+        f"root = {str(tmp_path)!r}\n"
+        "AgentHost.start('endless:agent', Path(root), {'MARK': root}, open('/dev/null', 'wb'))"
     )
     recorder = subprocess.Popen([sys.executable, "-c", code])
     try:

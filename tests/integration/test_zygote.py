@@ -4,11 +4,11 @@ import os
 import re
 import signal
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ import pytest
 from recorded_trial import assignment, bench, descendants, descriptors, eventually, graded, marked
 
 from grading.launcher import Worker
+from simulator.worker import _start_host
 from simulator.zygote import Zygote
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere every host is started")
@@ -111,7 +112,7 @@ def test_a_forked_host_is_like_one_that_was_started(tmp_path: Path) -> None:
         zygote.close()
         assert zygote.fork_host(None, tmp_path, log) is None
         control.close()
-        process.wait(10)
+        assert eventually(lambda: not lives(process.pid))
 
 
 def test_a_host_that_does_not_end_is_killed(tmp_path: Path) -> None:
@@ -121,11 +122,11 @@ def test_a_host_that_does_not_end_is_killed(tmp_path: Path) -> None:
         process, control = zygote.fork_host(None, tmp_path, log) or pytest.fail("no host")
         assert control.recv(100) == b'{"ready": true}\n'
         os.kill(process.pid, signal.SIGSTOP)
-        with pytest.raises(subprocess.TimeoutExpired):
-            process.wait(0.1)
-        process.kill()
-        process.wait(10)
-        process.kill()
+        started = time.monotonic()
+        process.end(0.1)
+        assert 0.1 <= time.monotonic() - started < 10
+        assert not lives(process.pid)
+        process.end(0.1)
         control.close()
     zygote.close()
 
@@ -134,14 +135,14 @@ def test_trials_go_on_without_the_zygote_once_it_was_killed(tmp_path: Path) -> N
     with bench(tmp_path) as opened:
         zygote = Zygote.fork()
         assert zygote is not None
-        opened.recorder._zygote = zygote
+        opened.recorder._start_host = partial(_start_host, zygote, tmp_path, opened._log)
         before = graded(opened.run("descriptive-control", reuse=True))
         host = next(iter(opened.recorder._hosts.values()))
         os.kill(zygote.pid, signal.SIGKILL)
         assert graded(opened.run("descriptive-control", reuse=True)) == before
         assert next(iter(opened.recorder._hosts.values())) is host
         os.kill(host.pid, signal.SIGKILL)
-        host._process.wait(10)
+        assert eventually(lambda: not lives(host.pid))
         assert graded(opened.run("descriptive-control", reuse=True)) == before
         assert graded(opened.run("descriptive-control")) == before
     assert eventually(lambda: marked(str(tmp_path)) == set())

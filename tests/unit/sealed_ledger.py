@@ -6,9 +6,9 @@ import orjson
 from orders_cases import CASES
 
 from simulator.assignment import Agent, Assignment, Limits, Request
-from simulator.ledger import seal
 from simulator.output import Output
 from simulator.replay import compose, open_session
+from simulator.sealing import seal
 
 TRIAL = "0123456789abcdef0123456789abcdef"
 

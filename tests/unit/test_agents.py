@@ -166,8 +166,8 @@ def test_the_control_confirms_nothing_that_was_not_committed(tool: str, answer: 
     tools.answers = {tool: answer}
     request = Request(utterance=APPROVAL_NEEDED.utterance, customer_id=CUSTOMER)
     output = load_agent("descriptive-control").function(request, tools)
-    assert (output.claimed_outcome, output.transaction_status_claim) == ("needs_review", "not_committed")
-    assert "confirmed" not in output.message
+    assert (output["claimed_outcome"], output["transaction_status_claim"]) == ("needs_review", "not_committed")
+    assert "confirmed" not in output["message"]
 
 
 def test_the_control_is_uncertain_after_two_timeouts() -> None:
@@ -179,7 +179,7 @@ def test_the_control_is_uncertain_after_two_timeouts() -> None:
     output = load_agent("descriptive-control").function(
         Request(utterance=EXPLICIT.utterance, customer_id=CUSTOMER), tools
     )
-    assert (output.claimed_outcome, output.transaction_status_claim) == ("needs_review", "unknown")
+    assert (output["claimed_outcome"], output["transaction_status_claim"]) == ("needs_review", "unknown")
 
 
 DATES = st.lists(st.dates().map(str), min_size=1, max_size=5, unique=True)

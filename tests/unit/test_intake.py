@@ -12,7 +12,7 @@ from sealed_ledger import TRIAL, assignment, document, members, parts
 import grading.intake
 from grading.intake import Quarantined, validate
 from simulator.canonical import canonical
-from simulator.ledger import seal
+from simulator.sealing import seal
 
 Path = tuple[str | int, ...]
 

@@ -9,7 +9,8 @@ from pydantic import ValidationError
 from sealed_ledger import document, members, parts
 
 from simulator.canonical import canonical, canonical_hash
-from simulator.ledger import Ledger, seal
+from simulator.ledger import Ledger
+from simulator.sealing import seal
 
 GOLDEN = Path(__file__).parent / "golden" / "ledger_v1.json"
 

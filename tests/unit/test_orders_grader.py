@@ -16,7 +16,7 @@ from grading.graders.orders import Expectation, check_case, grade, violation
 from grading.projection import structural
 from simulator.agents import load_agent
 from simulator.canonical import canonical
-from simulator.ledger import ATTEMPT_LOST, LIMIT_ERRORS
+from simulator.sealing import ATTEMPT_LOST, LIMIT_ERRORS
 from simulator.source import source_hash
 
 GOLDEN = Path(__file__).parent / "golden"

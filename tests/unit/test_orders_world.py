@@ -14,6 +14,7 @@ from grading.graders.orders import Expectation, grade
 from grading.projection import structural
 from simulator.worlds import ToolTimeout, UnknownWorld, load_world
 from simulator.worlds.orders import World
+from simulator.worlds.orders.case import Record
 
 EXPLICIT = CASES["explicit-description"]
 DEAR = Case("", Expectation(order="order-a", clarifications=0), records=changed("order-a", amount_cents=10_001))
@@ -280,7 +281,7 @@ def test_the_final_state_of_an_order_is_complete() -> None:
 )
 def test_a_record_that_is_none_is_refused(changes: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(changes))):
-        World.Record.model_validate(RECORDS[0] | changes)
+        Record.model_validate(RECORDS[0] | changes)
 
 
 def test_an_unknown_world_is_named() -> None:

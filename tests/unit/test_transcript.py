@@ -16,7 +16,7 @@ from grading.projection import structural
 from grading.transcript import Attempt, Transcript, transcript
 from grading.visible import visible
 from simulator.agents import load_agent
-from simulator.ledger import ATTEMPT_LOST
+from simulator.sealing import ATTEMPT_LOST
 
 START = 1_786_000_000_000_000
 

@@ -5,34 +5,12 @@ nothing of the order that the evaluator expects. Source: the order-resolution se
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, ClassVar, Literal
-
-from pydantic import Field, StringConstraints
+from typing import Any, ClassVar
 
 from simulator.customer import Customer
-from simulator.model import WireModel
 from simulator.worlds import Kind, ToolTimeout
 
 APPROVAL_THRESHOLD_CENTS = 10_000
-
-
-class Order(WireModel):
-    """One order as the shop holds it."""
-
-    order_id: Annotated[str, StringConstraints(min_length=1, max_length=200)]
-    customer_id: Annotated[str, StringConstraints(min_length=1, max_length=200)]
-    description: Annotated[str, StringConstraints(pattern=r"\S", max_length=10_000)]
-    amount_cents: Annotated[int, Field(ge=0, le=2**53 - 1)]
-    currency: Literal["USD", "EUR", "GBP"]
-    eligible: bool
-    """Whether the refund policy allows a refund."""
-
-
-class Settings(WireModel):
-    """Faults that a case may ask the world for."""
-
-    timeout_after_commit: bool = False
-    """The first refund commits, then times out: the effect stands, the agent sees ToolTimeout."""
 
 
 class OrderLedger:
@@ -67,8 +45,6 @@ class OrderLedger:
 class World:
     """Orders behind one session of the requesting customer."""
 
-    Record: ClassVar = Order
-    Settings: ClassVar = Settings
     tools: ClassVar[Mapping[str, Mapping[str, Kind]]] = {
         "list_orders": {"customer_id": "text"},
         "ask_customer": {"question": "any"},

@@ -95,7 +95,7 @@ def _configured(context: str | None) -> tuple[Any, str, str | None]:
     from kubernetes import client, config
 
     try:
-        contexts, current = config.list_kube_config_contexts()  # type: ignore[no-untyped-call]
+        contexts, current = config.list_kube_config_contexts()
     except config.ConfigException as error:
         looked = os.environ.get("KUBECONFIG") or str(Path("~/.kube/config").expanduser())
         raise ClusterUnavailable(
@@ -111,9 +111,7 @@ def _configured(context: str | None) -> tuple[Any, str, str | None]:
         raise ClusterUnavailable(f"{missing}: --context is one of {known}")
     configuration = client.Configuration()
     try:
-        config.load_kube_config(  # type: ignore[no-untyped-call]
-            context=wanted, client_configuration=configuration, persist_config=False
-        )
+        config.load_kube_config(context=wanted, client_configuration=configuration, persist_config=False)
     except config.ConfigException as error:
         raise ClusterUnavailable(f"the context '{wanted}' cannot be used: {error}") from error
     # The command line waits and tells why by itself.

@@ -52,13 +52,11 @@ def resolve_agents(document: Document, matrix: MatrixFile) -> list[Agent]:
     own: dict[tuple[str, tuple[str, ...]], list[int]] = defaultdict(list)
     for index, condition in enumerate(matrix.conditions):
         try:
-            if is_packaged(condition.agent):
-                agents.append(_packaged(condition))
-            elif condition.image is not None:
-                # It need not be here at all: what it is made of is in the image, whose digest says that.
-                agents.append(_of_image(condition, condition.image))
+            if is_packaged(condition.agent) or condition.image is not None:
+                agents.append(agent_elsewhere(condition))
             else:
-                agents.append(_own(condition, folder))
+                module = _own_module(condition.agent)
+                agents.append(_own(condition, own_source(module, folder, condition.sources)))
                 own[condition.agent, tuple(sorted(condition.env))].append(index)
         except UnusableAgent as error:
             problems.append(document.error(("conditions", index, "agent"), str(error)))
@@ -70,6 +68,24 @@ def resolve_agents(document: Document, matrix: MatrixFile) -> list[Agent]:
     if problems:
         raise FileError.together(problems)
     return agents
+
+
+def agent_elsewhere(condition: WrittenCondition) -> Agent:
+    """The agent of a condition that needs no file of this machine: a packaged one, or one's own in an image.
+
+    Raises:
+        UnusableAgent: it cannot be run as named.
+    """
+    if is_packaged(condition.agent):
+        return _packaged(condition)
+    if condition.image is None:
+        raise UnusableAgent(
+            f"'{condition.agent}' is an agent of your own, which a cluster runs in an image alone: "
+            "build one that holds its module, and write 'image: NAME@sha256:...' in its condition"
+        )
+    if condition.sources:
+        raise UnusableAgent("the image is all that the agent is made of: remove 'sources'")
+    return _own(condition, "sha256:" + condition.image.rpartition("@sha256:")[2])
 
 
 def check_own_agent(
@@ -123,6 +139,8 @@ def _packaged(condition: WrittenCondition) -> Agent:
         raise UnusableAgent(f"no packaged agent is called '{name}':{hint}; your own is written module:function")
     if condition.sources:
         raise UnusableAgent(f"'{name}' is a packaged agent, which has no further sources: remove them")
+    if condition.image is not None:
+        raise UnusableAgent(f"'{name}' is a packaged agent, which every trial has at hand: remove 'image'")
     agent = load_agent(name)
     signature = inspect.signature(agent.function)
     try:
@@ -137,42 +155,24 @@ def _packaged(condition: WrittenCondition) -> Agent:
     )
 
 
-def _of_image(condition: WrittenCondition, image: str) -> Agent:
-    _module_of(condition)
-    if condition.sources:
-        raise UnusableAgent("the agent's image says already what it is made of: remove 'sources'")
-    return Agent(
-        name=condition.agent,
-        settings=condition.settings,
-        env=condition.env,
-        reuse=False,
-        source=image.rpartition("@")[2],
-    )
-
-
-def _own(condition: WrittenCondition, folder: Path) -> Agent:
-    return Agent(
-        name=condition.agent,
-        settings=condition.settings,
-        env=condition.env,
-        reuse=False,
-        source=own_source(_module_of(condition), folder, condition.sources),
-    )
-
-
-def _module_of(condition: WrittenCondition) -> str:
-    match = _OWN_AGENT.fullmatch(condition.agent)
+def _own_module(agent: str) -> str:
+    match = _OWN_AGENT.fullmatch(agent)
     if match is None:
         example = "agent:answer"
-        raise UnusableAgent(f"'{condition.agent}' is no module:function: write for example {example}")
+        raise UnusableAgent(f"'{agent}' is no module:function: write for example {example}")
     top = match[1].split(".")[0]
     if top in RESERVED_MODULES:
         raise UnusableAgent(f"the module name '{top}' is Cellwise's own: rename your module")
     if top in sys.stdlib_module_names:
         raise UnusableAgent(f"the module name '{top}' belongs to Python itself: rename your module")
+    return match[1]
+
+
+def _own(condition: WrittenCondition, source: str) -> Agent:
+    _own_module(condition.agent)
     if condition.reuse:
         raise UnusableAgent("only packaged deterministic agents may be reused: remove 'reuse: true'")
-    return match[1]
+    return Agent(name=condition.agent, settings=condition.settings, env=condition.env, reuse=False, source=source)
 
 
 def own_source(module: str, folder: Path, sources: Iterable[str] = ()) -> str:

@@ -147,7 +147,7 @@ def load_cases(paths: Sequence[Path]) -> tuple[str, list[Case]]:
                         (*where, "id"), f"'{written.id}' is used already at {places[written.id]}: rename one"
                     )
                 )
-            cases.append(_resolved(written, loaded.records))
+            cases.append(resolved_case(written, loaded.records))
             problems += _contradictions(document, where, written, loaded.records, world)
     if problems:
         raise FileError.together(problems)
@@ -173,7 +173,8 @@ def _world_of(document: Document) -> str:
     return world
 
 
-def _resolved(written: Any, shared: Sequence[BaseModel] | None) -> Case:
+def resolved_case(written: Any, shared: Sequence[BaseModel] | None) -> Case:
+    """A written case with everything that it leaves to its file or its world."""
     records = written.records if written.records is not None else shared or []
     return Case(
         id=written.id,

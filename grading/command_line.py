@@ -15,7 +15,32 @@ from typing import Annotated, Literal, NoReturn, cast
 
 import typer
 
+from grading.command_line_calibrate import calibrate
+from grading.command_line_cluster import cluster
 from grading.commands import BAD_INPUT, INTERRUPTED, fail
+from grading.commands.options import (
+    DEFAULT_REGISTRY,
+    DEFAULT_STORE,
+    ContextOption,
+    ExpectOption,
+    ForceOption,
+    JsonOption,
+    MatrixArgument,
+    NamespaceOption,
+    OnlyOption,
+    OnOption,
+    ParallelismOption,
+    PhoenixOption,
+    QueueOption,
+    RegistryFileOption,
+    RegistryOption,
+    ReuseOption,
+    SlicesOption,
+    StoreOption,
+    StudyArgument,
+    TrialsPerPodOption,
+)
+from grading.commands.where import Where, refuse_cluster_options
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -28,77 +53,6 @@ app = typer.Typer(
     epilog="Exit statuses: 0 complete; 1 error; 2 bad input, nothing changed; 3 trials missing or a cell failed; "
     "4 trials left to run or judgments pending; 5 complete, not published; 130 stopped by a second Ctrl-C.",
 )
-
-calibrate = typer.Typer(
-    no_args_is_help=True,
-    help="Find out what a judge's word is worth: export items to review, import labels, compile a record.",
-)
-app.add_typer(calibrate, name="calibrate")
-
-StoreOption = Annotated[
-    str,
-    typer.Option(
-        "--store",
-        envvar="CELLWISE_STORE",
-        metavar="PATH|URL",
-        help="A SQLite file, or postgresql://user@host/database.",
-    ),
-]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON on standard output.")]
-PhoenixOption = Annotated[
-    str,
-    typer.Option(
-        metavar="embedded|URL|off",
-        help="Where to publish: a Phoenix of its own beside the store, one that runs already, or nowhere.",
-    ),
-]
-OnlyOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="case=..,condition=..",
-        help="Run the cells of this case, this condition, or both. Given several times, of any of them.",
-    ),
-]
-StudyArgument = Annotated[
-    str, typer.Argument(metavar="STUDY", help="A packaged study's name, a matrix file or a study file.")
-]
-MatrixArgument = Annotated[
-    str | None, typer.Argument(metavar="MATRIX", help="Its name, number or manifest hash; the latest by default.")
-]
-ParallelismOption = Annotated[
-    int | None, typer.Option(min=1, max=256, help="Trials at the same time; the matrix file's by default.")
-]
-RegistryOption = Annotated[Path, typer.Option(help="Your registry: trusted reviewers and records, policy.")]
-ExpectOption = Annotated[
-    str | None,
-    typer.Option(
-        "--expect-sha256", metavar="HASH", help="The SHA-256 of the file, known from elsewhere than the file itself."
-    ),
-]
-RowsArgument = Annotated[Path, typer.Argument(help="Calibration rows, as JSON Lines.")]
-LabelInPhoenixOption = Annotated[
-    str | None, typer.Option(metavar="embedded|URL", help="Label in this Phoenix; in files by default.")
-]
-PolicyVersionOption = Annotated[
-    str | None, typer.Option(help="The version of the policy that messages are judged by; by default the world's.")
-]
-WorldOption = Annotated[str, typer.Option(help="The world of the cases.")]
-CriterionOption = Annotated[str | None, typer.Option(help="What is judged; by default the truth of the message.")]
-RegistryFileOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--registry", metavar="FILE", help="Your registry of calibrations; by default the one the matrix file names."
-    ),
-]
-SlicesOption = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="PLAN", help="A slice plan's file, or a packaged study's name; by default the matrix file's plan."
-    ),
-]
-ForceOption = Annotated[bool, typer.Option("--force", help="Replace a file that is there already.")]
-DEFAULT_STORE = ".cellwise/cellwise.db"
-DEFAULT_REGISTRY = Path("registry.yaml")
 
 
 def version(asked: bool) -> None:
@@ -187,56 +141,106 @@ def plan(
 
 @app.command(
     epilog="Examples: cellwise run order-resolution · cellwise run refunds/matrix.yaml --phoenix off · "
-    "cellwise run matrix.yaml --only condition=new-prompt · cellwise run matrix.yaml --reuse refunds"
+    "cellwise run matrix.yaml --only condition=new-prompt · cellwise run matrix.yaml --reuse refunds · "
+    "cellwise run order-resolution --on kubernetes"
 )
 def run(
     study: StudyArgument,
     only: OnlyOption = None,
-    reuse: Annotated[
-        str | None, typer.Option(metavar="MATRIX", help="Take over this matrix's finished trials that are the same.")
-    ] = None,
+    reuse: ReuseOption = None,
     parallelism: ParallelismOption = None,
     phoenix: PhoenixOption = "embedded",
+    on: OnOption = None,
+    context: ContextOption = None,
+    namespace: NamespaceOption = None,
+    trials_per_pod: TrialsPerPodOption = None,
+    queue: QueueOption = None,
     store: StoreOption = DEFAULT_STORE,
     json: JsonOption = False,
 ) -> None:
     """Run a study, grade it, publish it and print its table.
 
     Of a study of comparisons, each of them. What is done already is not done again. Ctrl-C finishes the trials that
-    run; again, it stops at once.
+    run; again, it stops at once. On a cluster it only stops watching: cancel ends the matrix.
     """
-    from grading.commands import run as command
+    where = Where(on, context, namespace)
+    if where.is_here:
+        from grading.commands import run as command
 
-    command.run(study, only=only, reuse=reuse, parallelism=parallelism, phoenix=phoenix, store=store, json=json)
+        refuse_cluster_options(trials_per_pod=trials_per_pod, queue=queue)
+        command.run(study, only=only, reuse=reuse, parallelism=parallelism, phoenix=phoenix, store=store, json=json)
+        return
+    from grading.commands import cluster_run
+
+    cluster_run.run(
+        study,
+        where=where,
+        only=only,
+        reuse=reuse,
+        parallelism=parallelism,
+        trials_per_pod=trials_per_pod,
+        queue=queue,
+        phoenix=phoenix,
+        json=json,
+    )
 
 
-@app.command(epilog="Example: cellwise resume order-resolution")
+@app.command(epilog="Examples: cellwise resume order-resolution · cellwise resume --on kubernetes")
 def resume(
     matrix: MatrixArgument = None,
     only: OnlyOption = None,
     parallelism: ParallelismOption = None,
     phoenix: PhoenixOption = "embedded",
+    on: OnOption = None,
+    context: ContextOption = None,
+    namespace: NamespaceOption = None,
+    trials_per_pod: TrialsPerPodOption = None,
+    queue: QueueOption = None,
     store: StoreOption = DEFAULT_STORE,
     json: JsonOption = False,
 ) -> None:
-    """Finish a matrix that was interrupted.
+    """Finish a matrix that was interrupted or paused.
 
-    It goes on from the file that it was started from, which must be unchanged.
+    Here it goes on from the file that it was started from, which must be unchanged; on a cluster no file is needed.
     """
-    from grading.commands import run as command
+    where = Where(on, context, namespace)
+    if where.is_here:
+        from grading.commands import run as command
 
-    command.resume(matrix, only=only, parallelism=parallelism, phoenix=phoenix, store=store, json=json)
+        refuse_cluster_options(trials_per_pod=trials_per_pod, queue=queue)
+        command.resume(matrix, only=only, parallelism=parallelism, phoenix=phoenix, store=store, json=json)
+        return
+    from grading.commands import cluster_run
+
+    cluster_run.resume(
+        matrix,
+        where=where,
+        only=only,
+        parallelism=parallelism,
+        trials_per_pod=trials_per_pod,
+        queue=queue,
+        phoenix=phoenix,
+        json=json,
+    )
 
 
-@app.command(epilog="Example: cellwise status --json")
-def status(matrix: MatrixArgument = None, store: StoreOption = DEFAULT_STORE, json: JsonOption = False) -> None:
+@app.command(epilog="Examples: cellwise status --json · cellwise status --on kubernetes --watch")
+def status(
+    matrix: MatrixArgument = None,
+    watch: Annotated[bool, typer.Option("--watch", help="Follow it until nothing is left to run.")] = False,
+    on: OnOption = None,
+    context: ContextOption = None,
+    namespace: NamespaceOption = None,
+    store: StoreOption = DEFAULT_STORE,
+    json: JsonOption = False,
+) -> None:
     """Show what ran, what is left, and what was tried again.
 
     With the reasons of lost attempts, failed cells, incidents, and whether it is published.
     """
     from grading.commands import status as command
 
-    command.status(matrix, store=store, json=json)
+    command.status(matrix, where=Where(on, context, namespace), watch=watch, store=store, json=json)
 
 
 @app.command(epilog="Examples: cellwise show 3 · cellwise show first-record-mutant/explicit-description/0")
@@ -498,118 +502,9 @@ def assess(
     command.assess(matrix, registry=registry, at=at, packet=packet, expect_sha256=expect_sha256, store=store, json=json)
 
 
-@calibrate.command(epilog="Example: cellwise calibrate export refunds --reviewer alice --reviewer bob --out review")
-def export(
-    out: Annotated[Path, typer.Option(help="A new folder: the key, which reviewers do not get, and their files.")],
-    reviewer: Annotated[list[str], typer.Option(help="A reviewer's name. Given twice.")],
-    matrix: MatrixArgument = None,
-    phoenix: LabelInPhoenixOption = None,
-    group_by: Annotated[str, typer.Option(metavar="customer|case|item", help="Which items are not independent.")] = (
-        "customer"
-    ),
-    per_group: Annotated[int, typer.Option(min=0, help="Items of each group at most; 0 for all.")] = 1,
-    synthetic: Annotated[bool, typer.Option(help="Mark the rows as made up, evidence or labels.")] = False,
-    policy_version: PolicyVersionOption = None,
-    world: WorldOption = "orders",
-    criterion: CriterionOption = None,
-    store: StoreOption = DEFAULT_STORE,
-) -> None:
-    """Write what reviewers need, without verdicts, conditions or each other's labels: files, or items in Phoenix."""
-    from grading.commands import calibrate as command
-
-    if group_by not in ("customer", "case", "item"):
-        raise fail(f"--group-by {group_by}: write customer, case or item")
-    command.export(
-        matrix,
-        out=out,
-        reviewers=reviewer,
-        phoenix=phoenix,
-        scope=command.scope_of(world, policy_version=policy_version, criterion=criterion),
-        grouping=cast("Literal['customer', 'case', 'item']", group_by),
-        per_group=per_group or None,
-        synthetic=synthetic,
-        store=store,
-    )
-
-
-@calibrate.command(
-    "import",
-    epilog="Examples: cellwise calibrate import review/key.jsonl --review review/review-1.jsonl --review "
-    "review/review-2.jsonl --out rows.jsonl · cellwise calibrate import review/key.jsonl --phoenix embedded "
-    "--reviewer alice --reviewer bob --adjudicator carol --out rows.jsonl",
-)
-def import_rows(
-    key: Annotated[Path, typer.Argument(help="The key that the export wrote.")],
-    out: Annotated[Path, typer.Option(help="The rows, a new file.")],
-    review: Annotated[list[Path] | None, typer.Option(help="A reviewer's filled-in file. Given twice.")] = None,
-    adjudication: Annotated[Path | None, typer.Option(help="The third one's filled-in file.")] = None,
-    phoenix: LabelInPhoenixOption = None,
-    reviewer: Annotated[list[str] | None, typer.Option(help="With --phoenix: a reviewer's name. Given twice.")] = None,
-    adjudicator: Annotated[
-        str | None, typer.Option(help="Who decides where the two disagree; in Phoenix the items are sent.")
-    ] = None,
-    to_adjudicate: Annotated[Path | None, typer.Option(help="Without --phoenix: the adjudicator's new file.")] = None,
-    judgments: Annotated[Path | None, typer.Option(help="A judge's verdicts, as JSON Lines.")] = None,
-    store: StoreOption = DEFAULT_STORE,
-) -> None:
-    """Make calibration rows of what reviewers answered."""
-    from grading.commands import calibrate as command
-
-    command.import_(
-        key,
-        reviews=review or [],
-        adjudication=adjudication,
-        phoenix=phoenix,
-        reviewers=reviewer or [],
-        adjudicator=adjudicator,
-        to_adjudicate=to_adjudicate,
-        judgments=judgments,
-        out=out,
-        store=store,
-    )
-
-
-@calibrate.command("compile", epilog="Example: cellwise calibrate compile calibration.jsonl --out record.json")
-def compile_rows(
-    rows: RowsArgument,
-    registry: RegistryOption = DEFAULT_REGISTRY,
-    out: Annotated[Path | None, typer.Option(help="The record, a new file.")] = None,
-    policy_version: PolicyVersionOption = None,
-    world: WorldOption = "orders",
-    criterion: CriterionOption = None,
-    json: JsonOption = False,
-) -> None:
-    """Compile a calibration record, and show its errors with exact bounds and how many more rows you need."""
-    from grading.commands import calibrate as command
-
-    scope = command.scope_of(world, policy_version=policy_version, criterion=criterion)
-    command.compile_(rows, registry=registry, scope=scope, out=out, json=json)
-
-
-@calibrate.command(epilog="Example: cellwise calibrate split rows.jsonl --seed 7 --held-out 0.3 --out divided")
-def split(
-    rows: RowsArgument,
-    seed: Annotated[int, typer.Option(help="Any integer; the same one gives the same division.")],
-    held_out: Annotated[str, typer.Option(metavar="SHARE", help="The share of groups to hold out, such as 0.3.")],
-    out: Annotated[Path, typer.Option(help="A new folder.")],
-) -> None:
-    """Divide rows into calibration and held-out ones, each group as a whole."""
-    from grading.commands import calibrate as command
-
-    command.split(rows, seed=seed, held_out=held_out, out=out)
-
-
-@calibrate.command("held-out", epilog="Example: cellwise calibrate held-out held_out.jsonl --record record.json")
-def held_out_rows(
-    rows: RowsArgument,
-    record: Annotated[Path, typer.Option(help="The compiled calibration record.")],
-    registry: RegistryOption = DEFAULT_REGISTRY,
-    json: JsonOption = False,
-) -> None:
-    """Show what a calibrated judge did on rows that had no part in its calibration. It qualifies nothing."""
-    from grading.commands import calibrate as command
-
-    command.held_out(rows, record=record, registry=registry, json=json)
+app.add_typer(calibrate, name="calibrate")
+# Without a name: its commands are the line's own.
+app.add_typer(cluster)
 
 
 def main() -> NoReturn:

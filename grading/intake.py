@@ -17,7 +17,7 @@ from simulator.journal import JournaledAttempt
 from simulator.ledger import LONGEST_ERROR, Envelope, Ledger, RefusedCall
 from simulator.output import Claims, Usage
 from simulator.replay import ReplayError, compose, first_difference, rebuild, replay
-from simulator.sealing import ATTEMPT_LOST, seal
+from simulator.sealing import seal
 
 LARGEST_LEDGER = 64 * 1024 * 1024
 """Bytes. A recorder ends an agent long before (simulator/recorder.py, LARGEST_RECORD)."""
@@ -121,11 +121,14 @@ def _check_schema(document: bytes) -> None:
         raise Quarantined("ledger_malformed", f"{place}: {first['msg']}") from error
 
 
-def seal_lost(journaled: JournaledAttempt, assignment: dict[str, Any], envelope: dict[str, Any]) -> ValidLedger:
-    """The ledger of an attempt that was lost, from its journal: AttemptLost instead of an answer.
+def seal_journal(
+    journaled: JournaledAttempt, assignment: dict[str, Any], envelope: dict[str, Any], error: str
+) -> ValidLedger:
+    """The ledger of an attempt whose recorder did not seal one, from its journal: an error instead of an answer.
 
     Args:
         envelope: the identity of the attempt; times and calls are the journal's.
+        error: AttemptLost, or the limit that ended the recorder with its agent.
 
     Raises:
         Quarantined: the journal's calls are not what a fresh world answers.
@@ -137,7 +140,7 @@ def seal_lost(journaled: JournaledAttempt, assignment: dict[str, Any], envelope:
         raise Quarantined("replay_mismatch", f"journal: {error}") from error
     if (where := first_difference(session.calls, calls, "calls")) is not None:
         raise Quarantined("replay_mismatch", f"journal: {where}: a fresh world answers otherwise")
-    content = compose(assignment, session, customer, "", unanswered(), ATTEMPT_LOST)
+    content = compose(assignment, session, customer, "", unanswered(), error)
     started = journaled.started or 0
     times = [{"started": entry["started"], "ended": entry["ended"]} for entry in journaled.calls]
     document = seal(

@@ -148,9 +148,11 @@ class ResolvedStudy:
     matrix_file: Path
     registry: Path | None = None
     """The operator's registry, where the matrix file names one."""
-    images: Mapping[str, str] = field(default_factory=dict)
+    parallelism_asked: int | None = None
+    """The matrix file's own, without this machine's."""
+    images: dict[str, str] = field(default_factory=dict)
     """The images of conditions whose agents run from one, by digest: on a cluster alone."""
-    providers: Mapping[str, str] = field(default_factory=dict)
+    providers: dict[str, str] = field(default_factory=dict)
     """Whose model a condition's agent asks, for the conditions that say so."""
     trials_per_pod: int = 1
     """Repetitions that one pod of a cluster runs."""
@@ -188,6 +190,7 @@ def resolve(matrix_file: Path) -> ResolvedStudy:
         agent_root=matrix_file.parent.absolute(),
         matrix_file=matrix_file,
         registry=matrix_file.parent / matrix.registry if matrix.registry is not None else None,
+        parallelism_asked=matrix.parallelism,
         images={one.name: one.image for one in matrix.conditions if one.image is not None},
         providers={one.name: one.provider for one in matrix.conditions if one.provider is not None},
         trials_per_pod=matrix.trials_per_pod,

@@ -45,7 +45,7 @@ from grading.matrix_file import SyntheticProfile
 from grading.schedule import Planned
 from simulator.ledger import Ledger, Sha256
 from simulator.model import WireModel
-from simulator.sealing import ATTEMPT_LOST
+from simulator.sealing import ATTEMPT_LOST, DISK_LIMIT
 
 VERSION = 1
 OPENING = b'{"version":1,'
@@ -283,9 +283,12 @@ def _check_attempts(lost: Sequence[Mapping[str, Any]], own: int | None) -> None:
         raise RowContradiction("row.lost", f"attempt {number + 1} is neither the evidence nor told as lost")
 
 
-def sealed_by_for(error: str | None) -> str:
-    """Who seals a ledger that ends with that error."""
-    return "journal" if error == ATTEMPT_LOST else "recorder"
+def sealers_for(error: str | None) -> tuple[str, ...]:
+    """Who may have sealed a ledger that ends with that error."""
+    if error == ATTEMPT_LOST:
+        return ("journal",)
+    # A pod that is evicted for its own use of the disk takes its recorder with it.
+    return ("recorder", "journal") if error == DISK_LIMIT else ("recorder",)
 
 
 @dataclass(slots=True)

@@ -11,11 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from grading.graders import Grader
-from grading.intake import Quarantined, ValidLedger, seal_lost, validate
+from grading.grading import delivery
+from grading.intake import Quarantined, seal_journal, validate
 from grading.projection import structural
 from grading.store import Store, delivering, losing
-from simulator.journal import JournalChanged, JournaledAttempt, locked, read_journal
+from simulator.assignment import Isolation
+from simulator.journal import JournaledAttempt, Journals, locked
 from simulator.recorder import software
+from simulator.sealing import ATTEMPT_LOST, DISK_LIMIT
 from simulator.worlds import load_world
 
 _LOCK_SECONDS = 10.0
@@ -57,22 +60,6 @@ class Recovery:
             losing.lose(store, self.losses)
 
 
-@dataclass(slots=True)
-class Journals:
-    """What journals tell of attempts."""
-
-    attempts: dict[int, JournaledAttempt] = field(default_factory=dict)
-    changed: str | None = None
-    """Where one was changed by something else: what it does not tell is then no longer known."""
-
-    def read(self, path: Path) -> None:
-        try:
-            self.attempts.update(read_journal(path))
-        except JournalChanged as error:
-            self.attempts.update(error.attempts)
-            self.changed = str(error)
-
-
 def journaled(paths: Iterable[Path]) -> Journals:
     """The journals of workers that are gone or about to go: waits for each to let go of its own.
 
@@ -92,8 +79,15 @@ def recover(
     grader: Grader,
     expectation: Callable[[str], Any],
     place: Mapping[str, str],
+    *,
+    isolation: Isolation = "process",
 ) -> Recovery:
-    """Decides for each attempt by its journal. An attempt without one had not begun, as far as anybody can know."""
+    """Decides for each attempt by its journal. An attempt without one had not begun, as far as anybody can know.
+
+    Args:
+        place: where they ran, and
+        isolation: how, for the envelopes of ledgers that are sealed here.
+    """
     recovery = Recovery()
     for one in unanswered:
         journal = journals.attempts.get(one.attempt_id)
@@ -108,8 +102,52 @@ def recover(
             reason = one.reason if one.begun else "not_started"
             recovery.losses.append(losing.Lost(one.attempt_id, reason))
         else:
-            _lose(recovery, one, journal, grader, expectation(one.case_id), place)
+            _lose(recovery, one, journal, grader, expectation(one.case_id), _envelope(one, place, isolation))
     return recovery
+
+
+def overrun(
+    one: Unanswered, journals: Journals, place: Mapping[str, str], *, isolation: Isolation, began: int
+) -> Recovery:
+    """Decides for an attempt whose agent was ended, with its recorder, for what it used of the disk.
+
+    That is the agent's own doing: what it did until then is evidence, like any other limit's, and nothing is replaced.
+
+    Args:
+        began: microseconds; where its journal does not say when it began.
+    """
+    recovery = Recovery()
+    journal = journals.attempts.get(one.attempt_id)
+    if journal is not None and journal.ledger is not None:
+        _deliver(recovery, one, journal.ledger)
+        return recovery
+    if journals.changed is not None:
+        document = journal.document() if journal is not None else None
+        recovery.quarantines.append(
+            delivering.Quarantined(one.attempt_id, None, "ledger_malformed", journals.changed, document)
+        )
+        return recovery
+    if journal is None:
+        journal = JournaledAttempt(one.attempt_id, started=began)
+    try:
+        ledger = seal_journal(journal, dict(one.assignment), _envelope(one, place, isolation), DISK_LIMIT)
+    except Quarantined as error:
+        recovery.quarantines.append(
+            delivering.Quarantined(one.attempt_id, None, "replay_mismatch", str(error), journal.document())
+        )
+    else:
+        recovery.deliveries.append(delivery(one.attempt_id, None, ledger))
+    return recovery
+
+
+def _envelope(one: Unanswered, place: Mapping[str, str], isolation: Isolation) -> dict[str, Any]:
+    return {
+        "trial": one.trial,
+        "attempt": one.number,
+        "software": software(),
+        "isolation": isolation,
+        "place": dict(place),
+    }
 
 
 def _deliver(recovery: Recovery, one: Unanswered, document: bytes) -> None:
@@ -121,33 +159,20 @@ def _deliver(recovery: Recovery, one: Unanswered, document: bytes) -> None:
         recovery.deliveries.append(delivery(one.attempt_id, None, ledger))
 
 
-def delivery(attempt_id: int, secret: str | None, ledger: ValidLedger) -> delivering.Delivery:
-    return delivering.Delivery(
-        attempt_id, secret, ledger.content_hash, ledger.ledger_hash, ledger.document, ledger.started, ledger.ended
-    )
-
-
 def _lose(
     recovery: Recovery,
     one: Unanswered,
     journal: JournaledAttempt,
     grader: Grader,
     expectation: Any,
-    place: Mapping[str, str],
+    envelope: dict[str, Any],
 ) -> None:
     consequential = load_world(one.assignment["world"]).consequential
     touched = any(entry["call"]["tool"] in consequential for entry in journal.calls)
     lost = losing.Lost(one.attempt_id, one.reason, touched, journal.document(), journal.started)
     if touched:
-        envelope = {
-            "trial": one.trial,
-            "attempt": one.number,
-            "software": software(),
-            "isolation": "process",
-            "place": dict(place),
-        }
         try:
-            ledger = seal_lost(journal, dict(one.assignment), envelope)
+            ledger = seal_journal(journal, dict(one.assignment), envelope, ATTEMPT_LOST)
         except Quarantined as error:
             recovery.quarantines.append(
                 delivering.Quarantined(one.attempt_id, None, "replay_mismatch", str(error), journal.document())

@@ -35,7 +35,7 @@ from grading.packet import (
     Totals,
     cost_json,
     distrusted,
-    sealed_by_for,
+    sealers_for,
 )
 from grading.packet_judgment import Calls, JudgmentChecker, UsedCall, used_calls
 from grading.packet_reading import PacketFile, PacketRefused, check_manifest_hash, member_path
@@ -351,13 +351,13 @@ class Checker:
             )
         registered = self.manifest.simulator
         for field_name, found, wanted in (
-            ("software.version", envelope["software"]["version"], registered.version),
-            ("software.source", envelope["software"]["source"], registered.source),
-            ("sealed_by", envelope["sealed_by"], sealed_by_for(ledger.content["error"])),
+            ("software.version", envelope["software"]["version"], (registered.version,)),
+            ("software.source", envelope["software"]["source"], (registered.source,)),
+            ("sealed_by", envelope["sealed_by"], sealers_for(ledger.content["error"])),
         ):
-            if found != wanted:
+            if found not in wanted:
                 raise PacketRefused(
-                    f"is {found}, and {wanted} was to be expected",
+                    f"is {found}, and {' or '.join(wanted)} was to be expected",
                     trial=planned.sequence,
                     field=f"ledger.envelope.{field_name}",
                 )

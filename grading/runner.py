@@ -14,22 +14,17 @@ from typing import Any, Literal
 
 import orjson
 
-from grading.graders import load_grader
-from grading.grading import stored_grade
-from grading.intake import Quarantined, ValidLedger, validate
+from grading.grading import GROUP, MatrixGrading, Received, received
 from grading.launcher import Worker
 from grading.manifest import Manifest, trial_name
-from grading.projection import structural
-from grading.recovering import Journals, Recovery, Unanswered, delivery, journaled, recover
-from grading.store import StateError, Store, delivering, grades, leasing, losing, matrices, owners, reading
-from simulator.journal import locked
+from grading.recovering import Recovery, Unanswered, journaled, recover
+from grading.store import StateError, Store, delivering, leasing, losing, matrices, owners, reading
+from simulator.journal import Journals, locked
 
 LEASE_SECONDS = 60.0
 _RENEW_SECONDS = 15.0
-_GROUP = 256
-"""Ledgers in one commit, at most, and"""
 _GROUP_SECONDS = 0.05
-"""how long the first of them waits for others."""
+"""How long the first ledger of a commit waits for others."""
 _DEEPEST = 512
 _AHEAD_SECONDS = 0.4
 """A worker is handed as many trials as it runs in this time, so that it never waits for a commit."""
@@ -76,8 +71,7 @@ class _Handed:
 class _Pending:
     """What has arrived and is not in the store yet."""
 
-    ledgers: list[tuple[leasing.Claimed, str, ValidLedger]] = field(default_factory=list)
-    """Each with the secret that its sender gave."""
+    ledgers: list[Received] = field(default_factory=list)
     quarantines: list[delivering.Quarantined] = field(default_factory=list)
     losses: list[losing.Lost] = field(default_factory=list)
     failed_cells: dict[int, str] = field(default_factory=dict)
@@ -118,11 +112,7 @@ class Runner:
         self._parallelism = 1 if self._strict else parallelism
         self._only = only
         self._watch = watch
-        self._grader = load_grader(manifest.world)
-        self._graders = [(one.name, one.version) for one in manifest.graders]
-        self._expectations = {
-            case.id: self._grader.Expectation.model_validate(case.expectation) for case in manifest.cases
-        }
+        self._grading = MatrixGrading(manifest)
         self._assignments: dict[str, dict[str, Any]] = {}
         self._owner = owners.Owner.this_process()
         self._workers: list[Worker] = []
@@ -183,7 +173,8 @@ class Runner:
         # Not after an error: what is then not in the store is in the journals, which the next run reads.
         self._settle_ended(held)
         counts = reading.counts(self._store, self._matrix.id)
-        if counts["open"] or counts["leased"] or counts["delivered"]:
+        self._reread()
+        if counts["open"] or counts["leased"] or counts["delivered"] or self._matrix.state in ("paused", "cancelled"):
             return "open"
         return matrices.finish(self._store, self._matrix.id)
 
@@ -210,7 +201,7 @@ class Runner:
             if busy:
                 self._listen()
                 self._renew()
-            if self._pending.size >= _GROUP or self._waited() or (self._pending.size and not busy):
+            if self._pending.size >= GROUP or self._waited() or (self._pending.size and not busy):
                 self._commit()
             elif not busy:
                 if self._draining or not self._more_may_come():
@@ -383,17 +374,22 @@ class Runner:
 
     def _receive(self, handed: _Handed, secret: str, document: bytes) -> None:
         claimed = handed.claimed
-        try:
-            ledger = validate(document, handed.assignment, handed.trial, claimed.number)
-        except Quarantined as error:
-            self._pending.quarantines.append(
-                delivering.Quarantined(claimed.attempt_id, secret, error.kind, str(error), document)
-            )
+        found = received(
+            claimed.attempt_id,
+            secret,
+            claimed.case_id,
+            document,
+            assignment=handed.assignment,
+            trial=handed.trial,
+            number=claimed.number,
+        )
+        if isinstance(found, delivering.Quarantined):
+            self._pending.quarantines.append(found)
             return
-        took = max((ledger.ended - ledger.started) / 1_000_000, 0.0005)
+        took = max((found.ledger.ended - found.ledger.started) / 1_000_000, 0.0005)
         self._pace = 0.8 * self._pace + 0.2 * took if self._paced else took
         self._paced = True
-        self._pending.ledgers.append((claimed, secret, ledger))
+        self._pending.ledgers.append(found)
 
     def _bury(self, worker: Worker) -> None:
         """Settles what a dead worker was handed, by its journal; another one takes its place."""
@@ -431,7 +427,7 @@ class Runner:
         else:
             journals = journaled([worker.journal])
         self._write_recovery(
-            recover(unanswered, journals, self._grader, self._expectations.__getitem__, self._place(worker.name))
+            recover(unanswered, journals, self._grading.grader, self._grading.expectation, self._place(worker.name))
         )
 
     def _place(self, worker: str) -> dict[str, str]:
@@ -468,16 +464,7 @@ class Runner:
     def _commit(self) -> None:
         pending, self._pending = self._pending, _Pending()
         if pending.ledgers:
-            outcomes = delivering.deliver(
-                self._store,
-                [delivery(claimed.attempt_id, secret, ledger) for claimed, secret, ledger in pending.ledgers],
-                grades=[
-                    self._graded(claimed.attempt_id, claimed.case_id, ledger.content)
-                    for claimed, _, ledger in pending.ledgers
-                ],
-                graders=self._graders,
-            )
-            self._count(outcomes.count("accepted"))
+            self._count(self._grading.deliver(self._store, pending.ledgers).count("accepted"))
         if pending.quarantines:
             delivering.quarantine(self._store, pending.quarantines)
         if pending.losses:
@@ -493,28 +480,13 @@ class Runner:
         if pending.size:
             self._watch(self._progress)
 
-    def _grade(self, items: Collection[tuple[int, str, dict[str, Any]]]) -> None:
-        rows = [self._graded(*item) for item in items]
-        self._count(grades.add_grades(self._store, rows, self._graders).count("added"))
-
-    def _graded(self, attempt_id: int, case_id: str, content: dict[str, Any]) -> grades.Grade:
-        return stored_grade(attempt_id, self._grader.grade(structural(content), self._expectations[case_id]))
-
     def _count(self, graded: int) -> None:
         self._progress.ran += graded
         self._progress.done += graded
 
     def _grade_delivered(self) -> None:
         """Grades what was delivered by a runner that was killed before it graded, or was taken over for reuse."""
-        group: list[tuple[int, str, dict[str, Any]]] = []
-        for trial in reading.trials(self._store, self._matrix.id, states=["delivered"], ledgers=True):
-            if trial.evidence_attempt_id is not None and trial.ledger is not None:
-                group.append((trial.evidence_attempt_id, trial.case_id, orjson.loads(trial.ledger)["content"]))
-            if len(group) >= _GROUP:
-                self._grade(group)
-                group = []
-        if group:
-            self._grade(group)
+        self._count(self._grading.grade_delivered(self._store, self._matrix.id))
 
     def _write_recovery(self, recovery: Recovery) -> None:
         self._dry_until = 0.0
@@ -556,8 +528,8 @@ class Runner:
             recovery = recover(
                 unanswered,
                 journaled(paths),
-                self._grader,
-                self._expectations.__getitem__,
+                self._grading.grader,
+                self._grading.expectation,
                 self._place("recovered"),
             )
             with suppress(StateError):  # one has begun meanwhile, its runner being alive: it is looked at again

@@ -106,7 +106,10 @@ def _origin(ledger: Mapping[str, Any]) -> Iterator[Line]:
     envelope = ledger["envelope"]
     place, software = envelope["place"], envelope["software"]
     took = _duration(envelope["ended"] - envelope["started"])
-    sealed = "" if envelope["sealed_by"] == "recorder" else ", sealed from the journal of an attempt that was lost"
+    sealed = ""
+    if envelope["sealed_by"] != "recorder":
+        lost = ledger["content"]["error"] == ATTEMPT_LOST
+        sealed = f", sealed from the journal of {'an attempt that was lost' if lost else 'an evicted pod'}"
     where = f"attempt {envelope['attempt']}, {took} on {place['host']} ({place['launcher']}, {place['worker']}){sealed}"
     yield Line(0, Text(visible(where), "dim"))
     yield Line(0, Text(visible(f"cellwise {software['version']}, isolation: {envelope['isolation']}"), "dim"))

@@ -8,7 +8,7 @@ never answered, and is left out.
 import fcntl
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -112,24 +112,56 @@ def read_journal(path: Path) -> dict[int, JournaledAttempt]:
     Raises:
         JournalChanged: a whole line is no journal line: the file was changed by something else.
     """
-    attempts: dict[int, JournaledAttempt] = {}
     with path.open("rb") as file:
-        for number, line in enumerate(file, 1):
-            if not line.endswith(b"\n"):
-                break
-            try:
-                members = orjson.loads(line)
-                attempt = attempts.setdefault(_integer(members["attempt"]), JournaledAttempt(members["attempt"]))
-                if "begin" in members:
-                    attempt.assignment = str(members["begin"]["assignment"])
-                    attempt.started = _integer(members["begin"]["started"])
-                elif "ledger" in members:
-                    attempt.ledger = line[line.index(b'"ledger":') + len(b'"ledger":') : -2]
-                else:
-                    attempt.calls.append(_call(members))
-            except (ValueError, KeyError, TypeError) as error:
-                raise JournalChanged(f"{path.name}:{number}: no line of a journal", attempts) from error
+        return read_lines(file, path.name)
+
+
+def read_lines(lines: Iterable[bytes], place: str) -> dict[int, JournaledAttempt]:
+    """The same of lines that stand elsewhere, each with its end.
+
+    Args:
+        place: what they are called where one is none.
+
+    Raises:
+        JournalChanged: as :func:`read_journal`.
+    """
+    attempts: dict[int, JournaledAttempt] = {}
+    for number, line in enumerate(lines, 1):
+        if not line.endswith(b"\n"):
+            break
+        try:
+            members = orjson.loads(line)
+            attempt = attempts.setdefault(_integer(members["attempt"]), JournaledAttempt(members["attempt"]))
+            if "begin" in members:
+                attempt.assignment = str(members["begin"]["assignment"])
+                attempt.started = _integer(members["begin"]["started"])
+            elif "ledger" in members:
+                attempt.ledger = line[line.index(b'"ledger":') + len(b'"ledger":') : -2]
+            else:
+                attempt.calls.append(_call(members))
+        except (ValueError, KeyError, TypeError) as error:
+            raise JournalChanged(f"{place}:{number}: no line of a journal", attempts) from error
     return attempts
+
+
+@dataclass(slots=True)
+class Journals:
+    """What journals tell of attempts."""
+
+    attempts: dict[int, JournaledAttempt] = field(default_factory=dict)
+    changed: str | None = None
+    """Where one was changed by something else: what it does not tell is then no longer known."""
+
+    def read(self, path: Path) -> None:
+        with path.open("rb") as file:
+            self.read_lines(file, path.name)
+
+    def read_lines(self, lines: Iterable[bytes], place: str) -> None:
+        try:
+            self.attempts.update(read_lines(lines, place))
+        except JournalChanged as error:
+            self.attempts.update(error.attempts)
+            self.changed = str(error)
 
 
 def _call(members: dict[str, Any]) -> dict[str, Any]:

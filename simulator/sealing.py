@@ -10,7 +10,11 @@ from simulator.canonical import canonical, sha256
 ATTEMPT_LOST = "AttemptLost"
 """The execution error of a ledger that was sealed from the journal of a lost attempt."""
 
-LIMIT_ERRORS = frozenset({"TimeLimit", "CallLimit", "TokenLimit", "MoneyLimit", "MemoryLimit", "DiskLimit"})
+DISK_LIMIT = "DiskLimit"
+"""The execution error of an agent that used more of the disk than it may: named by its recorder, or, where a cluster
+ended both for it, in a ledger that is sealed from their journal."""
+
+LIMIT_ERRORS = frozenset({"TimeLimit", "CallLimit", "TokenLimit", "MoneyLimit", "MemoryLimit", DISK_LIMIT})
 """Execution errors that say which limit ended the trial: the check ``budget``, not ``execution_error``."""
 
 

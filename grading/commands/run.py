@@ -7,7 +7,7 @@ import shlex
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -22,21 +22,23 @@ from grading.commands import (
     UNPUBLISHED,
     WORST_FIRST,
     beside,
-    console,
     fail,
     one_matrix,
     open_store,
     reuse_needs_one,
 )
 from grading.commands.judge import check_judge, judge_stage, tell
+from grading.commands.progress import Shown, watching
 from grading.commands.publish import Target, publish_to
 from grading.manifest import Manifest, ResolvedStudy, differences, resolve
 from grading.planning import register
 from grading.results import summary_of
 from grading.runner import Progress, Runner
-from grading.store import Store, StoreError, reading, reusing
+from grading.store import Store, StoreError, matrices, reading, reusing
 from grading.studies import Study, load_study
 from grading.yaml_file import nearest
+
+MOST_PROCESSES = 256
 
 
 def run(
@@ -52,22 +54,23 @@ def run(
     loaded = load_study(study)
     if reuse is not None and loaded.of_comparisons:
         raise reuse_needs_one(loaded)
+    _check_parallelism(parallelism)
     for resolved in loaded.matrices:
-        check_runs_here(resolved)
         check_only(only, resolved.manifest)
         check_judge(resolved)
+        _refuse_images(resolved)
     target = Target.of(phoenix)
     for resolved in loaded.matrices:
         tell_unset(resolved.manifest)
     results: list[dict[str, Any]] = []
     # What is to be reused is in a store already: none is made for a wrong word.
     with open_store(store, create=reuse is None) as opened:
-        matrices = [_registered(opened, resolved, reuse=reuse) for resolved in loaded.matrices]
-        _skip_if_up_to_date(target, opened, matrices)
+        registered = [_registered(opened, resolved, reuse=reuse) for resolved in loaded.matrices]
+        _skip_if_up_to_date(target, opened, registered)
         if loaded.of_comparisons and not json:
-            _tell_executions(loaded)
+            tell_executions(loaded)
         with target.starting(opened):
-            for matrix, resolved in zip(matrices, loaded.matrices, strict=True):
+            for matrix, resolved in zip(registered, loaded.matrices, strict=True):
                 if loaded.of_comparisons and not json:
                     print(f"\n{matrix.name}" if results else matrix.name)
                 if target.up_to_date is not None:
@@ -93,7 +96,7 @@ def run(
         raise typer.Exit(status)
 
 
-def _tell_executions(study: Study) -> None:
+def tell_executions(study: Study) -> None:
     counts = study.executions()
     told = f"{study.name}: {counts['total']} executions, {counts['comparisons']} of {len(study.matrices)} comparisons"
     if counts["calibration"]:
@@ -101,9 +104,9 @@ def _tell_executions(study: Study) -> None:
     print(told + "\n")
 
 
-def _skip_if_up_to_date(target: Target, opened: Store, matrices: list[reading.Matrix]) -> None:
+def _skip_if_up_to_date(target: Target, opened: Store, listed: list[reading.Matrix]) -> None:
     """Leaves Phoenix alone only where nothing of the whole study is left to do."""
-    for matrix in matrices:
+    for matrix in listed:
         target.up_to_date = None
         if matrix.state == "complete":
             target.skip_if_up_to_date(opened, matrix)
@@ -117,6 +120,8 @@ def _registered(opened: Store, resolved: ResolvedStudy, *, reuse: str | None) ->
     earlier = [one for one in reading.matrices(opened) if one.name == resolved.manifest.name]
     registered = register(opened, resolved.manifest)
     matrix = reading.find_matrix(opened, registered.matrix_id)
+    refuse_cancelled(matrix)
+    matrix = _unpaused(opened, matrix)
     _remember(opened, matrix, resolved.matrix_file)
     if registered.created and earlier and old is None:
         _tell_changes(opened, earlier[-1], resolved.manifest)
@@ -126,12 +131,44 @@ def _registered(opened: Store, resolved: ResolvedStudy, *, reuse: str | None) ->
     return matrix
 
 
+def refuse_cancelled(matrix: reading.Matrix) -> None:
+    """Raises typer.Exit where a matrix was ended for good."""
+    if matrix.state == "cancelled":
+        raise fail(
+            f"{matrix.name} {_short(matrix)} was cancelled and never runs again: what is changed in its file is a new "
+            f"matrix, and --reuse {matrix.id} takes over what was finished"
+        )
+
+
+def _unpaused(opened: Store, matrix: reading.Matrix) -> reading.Matrix:
+    if matrix.state == "paused":
+        matrices.resume(opened, matrix.id)
+    return reading.find_matrix(opened, matrix.id)
+
+
+def _check_parallelism(parallelism: int | None) -> None:
+    if parallelism is not None and parallelism > MOST_PROCESSES:
+        raise fail(f"--parallelism {parallelism}: {MOST_PROCESSES} at most on one machine")
+
+
+def _refuse_images(resolved: ResolvedStudy) -> None:
+    """What is registered for an image must be what its image does, not what lies in a folder here."""
+    if resolved.images:
+        named = ", ".join(resolved.images)
+        raise fail(
+            f"{resolved.matrix_file}: agents in images run on a cluster alone ({named}): run it with --on kubernetes, "
+            "or without 'image'"
+        )
+
+
 def resume(
     word: str | None, *, only: list[str] | None, parallelism: int | None, phoenix: str, store: str, json: bool
 ) -> None:
     target = Target.of(phoenix)
+    _check_parallelism(parallelism)
     with open_store(store) as opened:
         matrix = one_matrix(opened, word)
+        refuse_cancelled(matrix)
         manifest = Manifest.from_document(reading.manifest(opened, matrix.id))
         resolved = _resolved_again(opened, matrix)
         if resolved.manifest.hash() != matrix.manifest_hash:
@@ -141,9 +178,10 @@ def resume(
                 "Undo that to resume, or start a new matrix: "
                 f"cellwise run {shlex.quote(str(resolved.matrix_file))} --reuse {matrix.id}"
             )
-        check_runs_here(resolved)
         check_only(only, manifest)
+        _refuse_images(resolved)
         tell_unset(manifest)
+        matrix = _unpaused(opened, matrix)
         _skip_if_up_to_date(target, opened, [matrix])
         with target.starting(opened):
             result = _advance(opened, matrix, resolved, only=only, parallelism=parallelism, target=target, json=json)
@@ -177,7 +215,7 @@ def _advance(
             folder=beside(opened) / "workers",
             parallelism=parallelism or study.parallelism,
             only=cells,
-            watch=watch,
+            watch=lambda progress: watch(shown(progress)),
         )
         started = time.monotonic()
         with draining(runner):
@@ -297,65 +335,15 @@ def draining(runner: Runner) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-@contextmanager
-def watching(name: str) -> Iterator[Callable[[Progress], None]]:
-    """Shows progress: a bar on a terminal, elsewhere a line every ten seconds."""
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-    from rich.progress import Progress as Bars
-
-    started = time.monotonic()
-    told = started
-
-    def rate(progress: Progress) -> str:
-        seconds = time.monotonic() - started
-        return f"{progress.ran / seconds:.0f}/s" if seconds > 0 else ""
-
-    def remarks(progress: Progress) -> str:
-        shown = [
-            (progress.missing, "missing"),
-            (progress.lost, "attempts lost"),
-            (progress.held_by_others, "elsewhere"),
-        ]
-        return ", ".join(f"{count} {word}" for count, word in shown if count)
-
-    out = console()
-    if not out.is_terminal:
-
-        def tell(progress: Progress) -> None:
-            nonlocal told
-            now = time.monotonic()
-            if now - told >= 10:
-                told = now
-                left = (progress.planned - progress.done) / max(progress.ran / (now - started), 0.001)
-                print(
-                    f"{name}: {progress.done}/{progress.planned}, {rate(progress)}, about {left:.0f} s left"
-                    + (f", {remarks(progress)}" if remarks(progress) else ""),
-                    file=sys.stderr,
-                )
-
-        yield tell
-        return
-    columns = (
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[rate]}", markup=False),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[remarks]}", markup=False),
-    )
-    with Bars(*columns, console=out, transient=True) as bars:
-        task = bars.add_task(name, rate="", remarks="")
-
-        def show(progress: Progress) -> None:
-            bars.update(
-                task,
-                total=progress.planned,
-                completed=progress.done,
-                rate=rate(progress),
-                remarks=remarks(progress),
-            )
-
-        yield show
+def shown(progress: Progress) -> Shown:
+    """A runner's progress as a person sees it."""
+    remarks = [
+        (progress.missing, "missing"),
+        (progress.lost, "attempts lost"),
+        (progress.held_by_others, "elsewhere"),
+    ]
+    told = ", ".join(f"{count} {word}" for count, word in remarks if count)
+    return Shown(progress.done, progress.planned, progress.ran, told)
 
 
 def tell_unset(manifest: Manifest) -> None:
@@ -364,18 +352,6 @@ def tell_unset(manifest: Manifest) -> None:
         unset = [name for name in condition.agent.env if name not in os.environ]
         if unset:
             print(f"cellwise: {condition.name}: not set in this environment: {', '.join(unset)}", file=sys.stderr)
-
-
-def check_runs_here(resolved: ResolvedStudy) -> None:
-    """Refuses a matrix of which this machine's processes cannot run every condition.
-
-    Raises:
-        typer.Exit: with the conditions whose agents run from an image.
-    """
-    if resolved.images:
-        names = ", ".join(resolved.images)
-        have = "has an image, whose agent runs" if len(resolved.images) == 1 else "have images, whose agents run"
-        raise fail(f"{resolved.matrix_file}: {names} {have} on a cluster alone: add --on kubernetes, or remove image")
 
 
 def check_only(only: list[str] | None, manifest: Manifest) -> None:

@@ -2,11 +2,11 @@
 
 :class:`Store` opens it. What may be done to it is a function for each named transaction, in the file of its concept:
 ``registering``, ``matrices``, ``owners``, ``leasing``, ``delivering``, ``losing``, ``grades``, ``judgments``,
-``reusing`` and ``publishing``; ``reading`` changes nothing. Every one of them is one transaction, durable when the
-function returns.
+``reusing``, ``publishing``, and for clusters ``placing`` and ``launching``; ``reading`` changes nothing. Every one of
+them is one transaction, durable when the function returns.
 """
 
-from grading.store.errors import NoStore, NotFound, StateError, StoreError
+from grading.store.errors import NoStore, NotFound, StateError, StoreAway, StoreError
 from grading.store.opening import Store, TransactionName
 
-__all__ = ["NoStore", "NotFound", "StateError", "Store", "StoreError", "TransactionName"]
+__all__ = ["NoStore", "NotFound", "StateError", "Store", "StoreAway", "StoreError", "TransactionName"]

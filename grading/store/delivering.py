@@ -6,12 +6,12 @@ from typing import Literal
 
 import sqlalchemy as sa
 
-from grading.store.attempts import close_cells, find, results_changed
+from grading.store.attempts import AMONG, batches, close_cells, find, results_changed
 from grading.store.grades import Grade, insert_grades
 from grading.store.incidents import NewIncident, record_incidents
 from grading.store.losing import Lost, lose_attempts
 from grading.store.opening import Store
-from grading.store.tables import attempt, ledger, trial
+from grading.store.tables import attempt, journal_line, ledger, trial
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +115,8 @@ def deliver(
                 _DELIVERED,
                 [{"of_attempt": one.attempt_id, "from_": one.started, "until": one.ended} for one in evidence],
             )
+            for batch in batches([one.attempt_id for one in evidence]):
+                connection.execute(_JOURNAL_DONE, {"ids": batch})
             given = _grades_of_new_ledgers(grades, {one.attempt_id for one in evidence})
             required = set(graders)
             graded = {to for to, said in given.items() if required and required <= {key for key, _ in said}}
@@ -174,6 +176,7 @@ _DELIVERED = (
     .where(attempt.c.id == sa.bindparam("of_attempt"))
     .values(state="delivered", started=sa.bindparam("from_"), ended=sa.bindparam("until"))
 )
+_JOURNAL_DONE = journal_line.delete().where(journal_line.c.attempt_id.in_(AMONG))
 _EVIDENCED = (
     trial.update()
     .where(trial.c.id == sa.bindparam("of_trial"))

@@ -19,6 +19,10 @@ class NotFound(StoreError):  # noqa: N818 - named after the condition
     """Nothing in the store goes by that name, or more than one thing does."""
 
 
+class StoreAway(StoreError):  # noqa: N818 - named after the condition
+    """The database cannot be reached, is full, or cannot write now: the same may go well later."""
+
+
 _SQLITE = {
     "SQLITE_FULL": "the disk is full: free some space and run it again, nothing that was counted is lost",
     "SQLITE_READONLY": "it is read-only: make the file and its folder writable",
@@ -55,9 +59,16 @@ def explained(error: BaseException, place: str, doing: str) -> StoreError:
     sqlite_name = getattr(cause, "sqlite_errorname", None) or ""
     sqlstate = getattr(cause, "sqlstate", None) or ""
     reason = _SQLITE.get("_".join(sqlite_name.split("_")[:2])) or _POSTGRESQL.get(sqlstate)
+    kind = StoreAway if _may_pass(cause, sqlstate) else StoreError
     first_line = " ".join(str(cause).split()) or type(cause).__name__
     if reason is None and not sqlite_name and not sqlstate and type(cause).__name__ == "OperationalError":
         reason = "the server cannot be reached"
     if reason is None:
-        return StoreError(f"{place}: {doing}: the database refuses it: {first_line}")
-    return StoreError(f"{place}: {doing}: {reason} ({first_line})")
+        return kind(f"{place}: {doing}: the database refuses it: {first_line}")
+    return kind(f"{place}: {doing}: {reason} ({first_line})")
+
+
+def _may_pass(cause: BaseException, sqlstate: str) -> bool:
+    """Whether a driver's error says something of the database's condition, and nothing of what it was asked."""
+    operational = {kind.__name__ for kind in type(cause).__mro__} & {"OperationalError", "InterfaceError"}
+    return bool(operational) or isinstance(cause, sa.exc.TimeoutError) or sqlstate == "25006"

@@ -16,6 +16,7 @@ IncidentKind = Literal[
     "replay_mismatch",
     "unknown_loss",
     "conflicting_grade",
+    "job_name_taken",
 ]
 
 

@@ -11,7 +11,7 @@ from grading.store.errors import NotFound, StateError
 from grading.store.incidents import NewIncident, record_incidents
 from grading.store.matrices import locked_state
 from grading.store.opening import Store
-from grading.store.tables import Budget, attempt, cell, journal, ledger, trial
+from grading.store.tables import Budget, attempt, cell, journal, journal_line, ledger, trial
 
 ATTEMPTS_IN_ALL: Mapping[Budget, int | None] = {
     "none": None,
@@ -27,6 +27,8 @@ cluster are counted apart from all others; one that never began is not counted."
 REASONS: Mapping[str, Budget] = {
     "not_started": "none",
     "agent_not_startable": "none",
+    "wrong_configuration": "none",
+    "cancelled": "none",
     "disrupted": "uncharged",
     "preempted": "uncharged",
     "node_lost": "uncharged",
@@ -38,6 +40,7 @@ REASONS: Mapping[str, Budget] = {
     "recorder_killed": "charged",
     "lost_intake": "charged",
     "deadline_exceeded": "charged",
+    "evicted": "charged",
     "provider_unavailable": "provider",
     "ledger_malformed": "ledger_bad",
     "hash_mismatch": "ledger_bad",
@@ -283,6 +286,9 @@ def _keep_journals(store: Store, connection: sa.Connection, losses: list[Lost]) 
     rows = [{"attempt_id": one.attempt_id, "document": one.journal} for one in losses if one.journal is not None]
     if rows:
         connection.execute(store.insert(journal).on_conflict_do_nothing(index_elements=["attempt_id"]), rows)
+        # What a pod had told line by line is in that document.
+        for batch in batches(sorted({one.attempt_id for one in losses if one.journal is not None})):
+            connection.execute(journal_line.delete().where(journal_line.c.attempt_id.in_(batch)))
     for batch in batches(sorted({one.attempt_id for one in losses if one.after_consequential_call})):
         connection.execute(attempt.update().where(attempt.c.id.in_(batch)).values(after_consequential_call=True))
 

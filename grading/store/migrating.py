@@ -12,7 +12,7 @@ from grading.store.tables import metadata
 if TYPE_CHECKING:
     from grading.store.opening import Store
 
-HEAD = "0002"
+HEAD = "0003"
 """The newest migration. Known here so that opening a current store need not load Alembic."""
 
 VERSION_TABLE = "cellwise_version"

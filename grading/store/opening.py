@@ -18,10 +18,21 @@ TransactionName = Literal[
     "migrate", "register", "start", "pause", "resume", "cancel", "finish", "reopen", "enrol", "claim", "running",
     "renew", "deliver", "quarantine", "lose", "seal", "fail_cell", "grade", "register_judge", "judge_call", "judge",
     "reuse", "mark_stale",
+    "place", "plan_launch", "launch_created", "launch_waiting", "release_index", "end_launch", "job_deleted",
+    "claim_index", "journal_lines", "write_check", "charge_pod", "incident",
+    "copy_trials", "copy_incidents", "settle_copy",
     "acquire_publication", "renew_publication", "release_publication",
 ]  # fmt: skip
 
 _WRITING = "cellwise_writing"
+_POSTGRESQL_WAITS: dict[str, Any] = {
+    "connect_timeout": 10,
+    # A server whose machine is gone says nothing for ever: without these a connection to it waits for hours.
+    "keepalives_idle": 20,
+    "keepalives_interval": 5,
+    "keepalives_count": 4,
+    "tcp_user_timeout": 40_000,
+}
 _BUSY_SECONDS = 60
 
 
@@ -35,6 +46,8 @@ class Store:
     def __init__(self, engine: sa.Engine, place: str, clock: Callable[[], int] = _system_clock) -> None:
         self.engine = engine
         self.place = place
+        self.watch: Callable[[TransactionName, float], object] | None = None
+        """Told of every writing transaction that was committed, and how many seconds it took until it was durable."""
         self.is_sqlite = engine.dialect.name == "sqlite"
         self._writing = engine.execution_options(**{_WRITING: True})
         self._clock = clock
@@ -84,14 +97,27 @@ class Store:
 
         On SQLite it holds the only write lock from its first moment, so what it reads cannot change under it.
         """
+        began = time.perf_counter()
         with self._explaining(name), self._writing.begin() as connection:
             yield connection
+        if self.watch is not None:
+            self.watch(name, time.perf_counter() - began)
 
     @contextmanager
     def reading(self) -> Iterator[sa.Connection]:
         """A transaction that only reads. Short ones alone: on SQLite a long one keeps the log from being reused."""
         with self._explaining("read"), self.engine.connect() as connection:
             yield connection
+
+    def check_writable(self) -> None:
+        """Writes and commits, changing nothing.
+
+        Raises:
+            StoreError: the store is away, read-only or full.
+        """
+        with self.transaction("write_check") as connection:
+            version = migrating.VERSION_TABLE
+            connection.execute(sa.text(f"UPDATE {version} SET version_num = version_num"))  # noqa: S608
 
     def now(self, connection: sa.Connection) -> int:
         """Microseconds since 1970: the server's clock on PostgreSQL, where runners' clocks may differ."""
@@ -176,7 +202,7 @@ def _refuse_foreign_file(place: str, *, create: bool) -> None:
 
 def _engine(url: sa.URL) -> sa.Engine:
     if url.get_backend_name() != "sqlite":
-        arguments: dict[str, Any] = {} if "connect_timeout" in url.query else {"connect_timeout": 10}
+        arguments = {name: value for name, value in _POSTGRESQL_WAITS.items() if name not in url.query}
         return sa.create_engine(url, pool_pre_ping=True, connect_args=arguments)
     engine = sa.create_engine(url, connect_args={"timeout": _BUSY_SECONDS, "check_same_thread": False})
     sa.event.listen(engine, "connect", _prepare_sqlite)

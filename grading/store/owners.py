@@ -75,8 +75,11 @@ def dead_owners(connection: sa.Connection) -> list[str]:
 
 
 def may_be_taken(now: int, dead: Collection[str]) -> sa.ColumnElement[bool]:
-    """Whether an attempt's lease no longer keeps others from its trial."""
-    return (attempt.c.lease_expires <= now) | attempt.c.owner.in_(dead)
+    """Whether an attempt's lease no longer keeps other runners from its trial.
+
+    That of a pod always does: what it did is known to its cluster's controller alone, which settles it.
+    """
+    return attempt.c.launch_id.is_(None) & ((attempt.c.lease_expires <= now) | attempt.c.owner.in_(dead))
 
 
 def _is_dead(pid: int, process_start: int) -> bool:

@@ -20,6 +20,7 @@ Verdict = Literal["passed", "failed", "unscored"]
 CallState = Literal["answered", "unavailable"]
 JudgmentState = Literal["judged", "refused", "pending"]
 JudgeVerdict = Literal["pass", "fail", "abstain"]
+LaunchState = Literal["planned", "created", "ended"]
 Budget = Literal["none", "uncharged", "charged", "provider", "ledger_bad", "unknown"]
 
 UNFINISHED: tuple[TrialState, ...] = ("open", "leased", "delivered")
@@ -160,6 +161,9 @@ attempt = sa.Table(
     sa.Column("after_consequential_call", sa.Boolean, nullable=False),
     # The attempt whose ledger stands for this one: always the one that ran, never itself a reused one.
     sa.Column("reused_from", Id, _references("attempt.id")),
+    # The launch, and the index of its Job, whose pod holds or held it; none where no pod did.
+    sa.Column("launch_id", Words, _references("launch.id")),
+    sa.Column("launch_index", sa.Integer),
     sa.UniqueConstraint("trial_id", "number"),
     # What an owner holds now, to renew it.
     sa.Index(
@@ -293,6 +297,66 @@ publication = sa.Table(
     sa.Column("detail", Words),
     sa.UniqueConstraint("matrix_id", "target"),
     _one_of("state", PublicationState),
+)
+
+
+# How a matrix is run in a cluster, for those that are.
+placement = sa.Table(
+    "placement",
+    metadata,
+    sa.Column("matrix_id", Id, _references("matrix.id"), primary_key=True, autoincrement=False),
+    sa.Column("trials_per_pod", sa.Integer, nullable=False),
+    sa.Column("parallelism", sa.Integer),
+    sa.Column("queue", Words),
+    # Images, providers and the chosen cells, as JSON.
+    sa.Column("document", sa.LargeBinary, nullable=False),
+    sa.Column("actor", Words),
+    sa.Column("created", Moment, nullable=False),
+)
+
+# A Job that is to be, is or was: stored before it is created, so that whoever finds it knows what it is for.
+launch = sa.Table(
+    "launch",
+    metadata,
+    sa.Column("id", Words, primary_key=True),
+    sa.Column("matrix_id", Id, _references("matrix.id"), nullable=False),
+    sa.Column("cell_id", Id, _references("cell.id"), nullable=False),
+    sa.Column("generation", sa.Integer, nullable=False),
+    sa.Column("job", Words, nullable=False, unique=True),
+    sa.Column("job_uid", Words),
+    sa.Column("completions", sa.Integer, nullable=False),
+    sa.Column("state", sa.Text, nullable=False),
+    sa.Column("reason", Words),
+    # Whether its Job is gone from the cluster, or never came to be.
+    sa.Column("deleted", sa.Boolean, nullable=False),
+    # Why its pods do not run yet, as the cluster says.
+    sa.Column("waiting", Words),
+    sa.Column("created", Moment, nullable=False),
+    sa.Column("ended", Moment),
+    sa.UniqueConstraint("cell_id", "generation"),
+    sa.Index(None, "matrix_id"),
+    _one_of("state", LaunchState),
+    sa.CheckConstraint("(state = 'ended') = (ended IS NOT NULL)", name="ended"),
+)
+
+launch_trial = sa.Table(
+    "launch_trial",
+    metadata,
+    sa.Column("launch_id", Words, _references("launch.id"), primary_key=True),
+    sa.Column("launch_index", sa.Integer, primary_key=True),
+    sa.Column("position", sa.Integer, primary_key=True),
+    sa.Column("trial_id", Id, _references("trial.id"), nullable=False, index=True),
+    # Given up by its index: its trial may be run by a further generation, its pod runs nothing more.
+    sa.Column("released", sa.Boolean, nullable=False),
+)
+
+# What a pod has told of an attempt, line by line, until its ledger is there.
+journal_line = sa.Table(
+    "journal_line",
+    metadata,
+    sa.Column("attempt_id", Id, _references("attempt.id"), primary_key=True, autoincrement=False),
+    sa.Column("number", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("line", sa.LargeBinary, nullable=False),
 )
 
 

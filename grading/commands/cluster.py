@@ -1,0 +1,220 @@
+"""What the commands share that work on a cluster: the way in, what is told of a matrix there, and watching it."""
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+from grading.commands import BAD_INPUT, LEFT, MISSING, UNPUBLISHED, fail
+from grading.commands.progress import WATCH_SECONDS, Ended, Shown, sigterm_as_interrupt, watching
+from grading.commands.where import Where
+from grading.launchers import Cluster, ClusterUnavailable, NoSuchLauncher, Role, cluster
+from grading.people_client import PeopleClient, PeopleRefused, PeopleUnavailable
+from grading.people_protocol import MatrixStatus
+
+WATCH_PATIENCE_SECONDS = 1800.0
+"""A laptop that sleeps or changes its network goes on watching afterwards."""
+PUBLISH_SECONDS = 120.0
+"""How long a finished matrix is waited for until the cluster's publisher has shown it."""
+_FINISH_SECONDS = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class Connected:
+    """An open way to a cluster's people API."""
+
+    where: Where
+    cluster: Cluster
+    client: PeopleClient
+
+
+@contextmanager
+def connected(where: Where, role: Role) -> Iterator[Connected]:
+    """Connects as a viewer or an editor. What goes wrong inside ends the command with one message.
+
+    Raises:
+        typer.Exit: 1 where the way in is missing or nobody answers, 2 where the request is at fault.
+    """
+    try:
+        found = cluster(where.on or "kubernetes", context=where.context, namespace=where.namespace)
+        with found.reach(role) as reached, PeopleClient(reached) as client:
+            yield Connected(where, found, client)
+    except NoSuchLauncher as error:
+        raise fail(f"--on {where.on}: {error}") from error
+    except (ClusterUnavailable, PeopleUnavailable) as error:
+        raise fail(str(error), 1) from error
+    except PeopleRefused as error:
+        raise fail(str(error), BAD_INPUT if error.is_bad_input else 1) from error
+
+
+def latest(way: Connected, word: str | None) -> str | int:
+    """The word of a matrix, or the id of the latest one.
+
+    Raises:
+        typer.Exit: where there is none.
+    """
+    if word is not None:
+        if not 0 < len(word) <= 200:
+            raise fail("MATRIX: give an id, a name, or the beginning of a hash")
+        return word
+    listed = way.client.matrices()
+    if not listed:
+        raise fail(f"the cluster has no matrix yet: cellwise run order-resolution {way.where.told} makes one")
+    return listed[-1].id
+
+
+def short(manifest_hash: str) -> str:
+    return manifest_hash.removeprefix("sha256:")[:12]
+
+
+def follow(way: Connected, matrix_id: int, name: str) -> Ended:
+    """Shows a matrix's progress until nothing of what was placed is left to run, or Ctrl-C.
+
+    An intake that restarts or a connection that is lost is waited for: the cluster goes on meanwhile.
+    """
+    client = way.client
+    patience, client.patience = client.patience, WATCH_PATIENCE_SECONDS
+    last: MatrixStatus | None = None
+    first_done: int | None = None
+    trouble: str | None = None
+    nothing_left: float | None = None
+    try:
+        with watching(name) as show, sigterm_as_interrupt():
+
+            def tell() -> None:
+                if last is not None:
+                    show(_shown(last, first_done or 0, trouble))
+
+            def waiting(why: str | None) -> None:
+                nonlocal trouble
+                trouble = why
+                tell()
+
+            client.waiting = waiting
+            while True:
+                last = client.status(matrix_id, summary=False)
+                first_done = last.placed.planned - last.placed.left if first_done is None else first_done
+                tell()
+                if last.state in ("complete", "incomplete", "paused", "cancelled"):
+                    return "done"
+                if last.placed.left == 0:
+                    # The controller marks it finished in a moment, unless cells are left out.
+                    nothing_left = nothing_left or time.monotonic()
+                    if last.counts.left or time.monotonic() - nothing_left > _FINISH_SECONDS:
+                        return "done"
+                time.sleep(WATCH_SECONDS)
+    except KeyboardInterrupt:
+        return "detached"
+    finally:
+        client.patience = patience
+        client.waiting = lambda _: None
+
+
+def _shown(status: MatrixStatus, first_done: int, trouble: str | None) -> Shown:
+    placed = status.placed
+    remarks = [f"{status.running} running"] if status.running else []
+    remarks += [f"{placed.missing} missing"] if placed.missing else []
+    lost = sum(one.count for one in status.lost)
+    remarks += [f"{lost} attempts lost"] if lost else []
+    if status.waiting:
+        remarks.append(f"{len(status.waiting)} cells wait: {status.waiting[0].why[:120]}")
+    if status.failed_cells:
+        remarks.append(f"{len(status.failed_cells)} cells failed")
+    if trouble is not None:
+        remarks.append(f"no connection, the cluster goes on: {trouble[:120]}")
+    done = placed.planned - placed.left
+    return Shown(done, placed.planned, done - first_done, ", ".join(remarks))
+
+
+def tell_detached(way: Connected, name: str) -> None:
+    where = way.where.told
+    print(
+        f"\ncellwise: stopped watching, the cluster goes on: cellwise status {name} {where} --watch\n"
+        f"cellwise: cellwise cancel {name} {where} ends it",
+        file=sys.stderr,
+    )
+
+
+def published(way: Connected, matrix_id: int, *, wanted: bool) -> MatrixStatus:
+    """The whole status, once the cluster's publisher has shown what there is, or has had its time."""
+    status = way.client.status(matrix_id)
+    deadline = time.monotonic() + PUBLISH_SECONDS
+    finished = status.state in ("complete", "incomplete")
+    while wanted and finished and not is_published(status) and time.monotonic() < deadline:
+        time.sleep(WATCH_SECONDS)
+        if is_published(way.client.status(matrix_id, summary=False)):
+            # With what was judged before it was published.
+            return way.client.status(matrix_id)
+    return way.client.status(matrix_id) if wanted and finished else status
+
+
+def is_published(status: MatrixStatus) -> bool:
+    return any(one.state == "published" for one in status.publications)
+
+
+def pending_judgments(status: MatrixStatus) -> bool:
+    conditions: Any = (status.summary or {}).get("conditions", [])
+    return any(one.get("semantic", {}).get("states", {}).get("pending") for one in conditions)
+
+
+def exit_status(status: MatrixStatus, *, published: bool) -> int:
+    """As :func:`grading.commands.run.status_of` has it for a local store."""
+    if status.counts.missing:
+        return MISSING
+    if status.counts.left or pending_judgments(status):
+        return LEFT
+    return 0 if published else UNPUBLISHED
+
+
+def tell_rest(way: Connected, status: MatrixStatus) -> None:
+    where = way.where.told
+    for cell in status.failed_cells:
+        print(f"cellwise: {cell.condition} / {cell.case} failed: {cell.reason}", file=sys.stderr)
+    for waits in status.waiting:
+        print(f"cellwise: {waits.condition} / {waits.case} waits: {waits.why}", file=sys.stderr)
+    if status.counts.left:
+        left = f"{status.counts.left} trials are left"
+        advice = "" if status.state == "cancelled" else f": cellwise resume {status.name} {where}"
+        print(f"cellwise: {left}, the matrix is {status.state}{advice}", file=sys.stderr)
+    if status.counts.missing:
+        print(
+            f"cellwise: {status.counts.missing} trials are missing: cellwise status {status.name} {where}",
+            file=sys.stderr,
+        )
+
+
+def tell_phoenix(way: Connected, status: MatrixStatus) -> None:
+    """Where its results are compared, and how to get there from outside the cluster."""
+    if status.phoenix is None:
+        return
+    print(f"Compare in Phoenix: {status.phoenix}", file=sys.stderr)
+    parts = urlsplit(status.phoenix)
+    service, _, rest = (parts.hostname or "").partition(".")
+    if service in ("", "localhost") or not (rest == "" or rest.split(".")[1:2] == ["svc"]):
+        return
+    port, namespace = parts.port or 80, rest.split(".")[0] or way.cluster.namespace
+    shown = status.phoenix.partition("://")[2].partition("/")[2]
+    print(
+        f"  from here: kubectl --context {way.cluster.context} --namespace {namespace} port-forward "
+        f"service/{service} {port if port > 1024 else 6006}:{port}, then http://localhost:"
+        f"{port if port > 1024 else 6006}/{shown}",
+        file=sys.stderr,
+    )
+
+
+def status_document(way: Connected, status: MatrixStatus) -> dict[str, Any]:
+    """What ``--json`` says of a matrix on a cluster, beside what it says of a local one."""
+    return {
+        "context": way.cluster.context,
+        "namespace": way.cluster.namespace,
+        "on_cluster": status.on_cluster,
+        "actor": status.actor,
+        "trials_per_pod": status.trials_per_pod,
+        "parallelism": status.parallelism,
+        "queue": status.queue,
+        "running": status.running,
+        "waiting": [one.model_dump(mode="json") for one in status.waiting],
+    }

@@ -424,23 +424,64 @@ def report(
     command.report(matrix, output=output, baseline=baseline, slices=slices, force=force, store=store)
 
 
-@app.command(epilog="Example: cellwise publish --phoenix http://localhost:6006")
+@app.command(
+    epilog="Examples: cellwise publish --phoenix http://localhost:6006 · "
+    "cellwise publish --follow --phoenix http://phoenix:6006 --health-port 9090"
+)
 def publish(
     matrix: MatrixArgument = None,
     phoenix: PhoenixOption = "embedded",
     thorough: Annotated[
         bool, typer.Option("--thorough", help="Read everything back, not only what seems to have changed.")
     ] = False,
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Publish every matrix of the store for ever, each judged before.")
+    ] = False,
+    registry: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="With --follow: your registry of calibrations, for the judges.")
+    ] = None,
+    health_port: Annotated[
+        int | None,
+        typer.Option(min=1, max=65535, help="With --follow: serve /healthz and /readyz on this port."),
+    ] = None,
+    shown_at: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="With --follow: where browsers reach that Phoenix, for the links told."),
+    ] = None,
     store: StoreOption = DEFAULT_STORE,
     json: JsonOption = False,
 ) -> None:
     """Bring Phoenix up to date with the store.
 
-    Doing it again changes nothing. The environment variable PHOENIX_API_KEY is sent to a URL.
+    Doing it again changes nothing. The environment variable PHOENIX_API_KEY is sent to a URL. With --follow it goes on
+    until SIGTERM or Ctrl-C, and waits for a Phoenix or a store that is away.
     """
     from grading.commands import publish as command
 
+    if follow:
+        if matrix is not None or thorough or json:
+            raise fail("--follow publishes every matrix for ever: it takes no MATRIX, no --thorough and no --json")
+        command.follow(phoenix=phoenix, registry=registry, health_port=health_port, shown_at=shown_at, store=store)
+        return
+    if registry is not None or health_port is not None or shown_at is not None:
+        raise fail("--registry, --health-port and --shown-at go with --follow: add it, or leave them out")
     command.publish(matrix, phoenix=phoenix, thorough=thorough, store=store, json=json)
+
+
+@app.command(epilog="Example: cellwise migrate --store postgresql://cellwise@db/cellwise --wait 300")
+def migrate(
+    wait: Annotated[
+        float, typer.Option(min=0, max=86_400, metavar="SECONDS", help="How long to wait for a server that is away.")
+    ] = 0.0,
+    store: StoreOption = DEFAULT_STORE,
+) -> None:
+    """Make a store's tables or bring them up to date, without running anything.
+
+    Every command does so when it opens a store; in a cluster this runs first. Two at once follow each other.
+    """
+    from grading.commands import migrate as command
+
+    command.migrate(wait=wait, store=store)
 
 
 @app.command("export", epilog="Example: cellwise export order-resolution packet.json")

@@ -136,8 +136,8 @@ def seal_journal(
     calls = [entry["call"] for entry in journaled.calls]
     try:
         session, customer = replay(assignment, calls)
-    except (ReplayError, KeyError, TypeError) as error:
-        raise Quarantined("replay_mismatch", f"journal: {error}") from error
+    except (ReplayError, KeyError, TypeError) as unplayable:
+        raise Quarantined("replay_mismatch", f"journal: {unplayable}") from unplayable
     if (where := first_difference(session.calls, calls, "calls")) is not None:
         raise Quarantined("replay_mismatch", f"journal: {where}: a fresh world answers otherwise")
     content = compose(assignment, session, customer, "", unanswered(), error)

@@ -42,17 +42,21 @@ def publish_matrix(
     api_key: str | None = None,
     progress: Callable[[str, int, int], None] | None = None,
     thorough: bool = False,
+    owner: owners.Owner | None = None,
+    shown_at: str | None = None,
 ) -> Published:
     """Brings Phoenix up to date with the store: posts what differs, whatever an earlier try left behind.
 
     Args:
         target: what the store calls this Phoenix, where its address may change; the address by default.
+        owner: who publishes, where that is somebody who does so more than once; this process anew by default.
+        shown_at: where people's browsers reach this Phoenix, if elsewhere than this process: links begin with it.
 
     Raises:
         BeingPublished: another publisher holds the lease.
         PhoenixUnavailable, PhoenixRefused: publishing stays stale and can be tried again.
     """
-    owner = owners.Owner.this_process()
+    owner = owner or owners.Owner.this_process()
     owners.enrol(store, owner)
     held = publishing.acquire_publication(store, matrix.id, target or url, owner.id, lease_seconds=LEASE_SECONDS)
     if held is None:
@@ -66,6 +70,8 @@ def publish_matrix(
     try:
         with Phoenix(url, api_key) as phoenix:
             published = publish(desired(store, matrix), phoenix, progress=progress, lease=renew, thorough=thorough)
+            if shown_at is not None:
+                published = published.moved(phoenix.url, shown_at)
     finally:
         done = published is not None and published.complete
         detail = published.compare_url if published is not None else None

@@ -100,7 +100,7 @@ def _configured(context: str | None) -> tuple[Any, str, str | None]:
     # The client itself looks at the variable once, when it is imported.
     where = os.environ.get("KUBECONFIG") or str(Path("~/.kube/config").expanduser())
     try:
-        merged = KubeConfigMerger(where).config  # type: ignore[no-untyped-call]
+        merged = KubeConfigMerger(where).config
         if merged is None:
             raise ClusterUnavailable(f"no cluster is configured: there is no {where}; KUBECONFIG names another file")
         named = {one["name"]: one["context"] for one in merged.value["contexts"]}
@@ -110,7 +110,7 @@ def _configured(context: str | None) -> tuple[Any, str, str | None]:
             missing = f"no context is called '{wanted}'" if wanted else "the kubeconfig has no current context"
             raise ClusterUnavailable(f"{missing}: --context is one of {known} ({where})")
         configuration = client.Configuration()
-        config.load_kube_config(  # type: ignore[no-untyped-call]
+        config.load_kube_config(
             config_file=where, context=wanted, client_configuration=configuration, persist_config=False
         )
     except ClusterUnavailable:
@@ -284,15 +284,12 @@ class _Forward:
     def __init__(self, intake: _Intake) -> None:
         self._intake = intake
         self._listener = socket.create_server(("127.0.0.1", 0))
+        host, port = self._listener.getsockname()[:2]
+        self.url = f"http://{host}:{port}"
         self._pod: _Pod | None = None
         self._closed = False
         self.trouble: str | None = None
         threading.Thread(target=self._accept, name="cellwise port-forward", daemon=True).start()
-
-    @property
-    def url(self) -> str:
-        host, port = self._listener.getsockname()[:2]
-        return f"http://{host}:{port}"
 
     def close(self) -> None:
         self._closed = True

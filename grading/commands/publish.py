@@ -1,21 +1,23 @@
-"""cellwise publish and cellwise phoenix: bringing Phoenix up to date, and looking at it."""
+"""cellwise publish and cellwise phoenix: bringing Phoenix up to date, once or for ever, and looking at it."""
 
 import json as json_format
 import signal
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import typer
 
 from grading.commands import UNPUBLISHED, api_key, beside, console, fail, one_matrix, open_store
-from grading.store import Store, reading
+from grading.store import NoStore, Store, StoreAway, StoreError, reading
 
 if TYPE_CHECKING:
+    from grading.health import Health
     from grading.phoenix_server import EmbeddedPhoenix
 
 
@@ -150,6 +152,75 @@ def publish(word: str | None, *, phoenix: str, thorough: bool, store: str, json:
         print(json_format.dumps({"version": 1, "matrix": matrix.name, "phoenix": published}))
     if published is None:
         raise typer.Exit(UNPUBLISHED)
+
+
+def follow(*, phoenix: str, registry: Path | None, health_port: int | None, shown_at: str | None, store: str) -> None:
+    """Publishes every matrix of the store until SIGTERM or Ctrl-C, which end it between two writes, with status 0."""
+    target = Target.of(phoenix)
+    if target.url is None:
+        raise fail(f"--follow publishes into a Phoenix that others keep up: give its --phoenix URL, not {phoenix}")
+    if shown_at is not None and not _is_address(shown_at):
+        raise fail(f"--shown-at {shown_at}: write a URL such as http://localhost:6006")
+    if registry is not None:
+        from grading.calibration.registry import Registry
+
+        Registry.load(registry)  # a mistake in it is told now, not with the first judge
+    from grading.following import Follower
+    from grading.health import Health, HealthServer
+
+    ended = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: ended.set())
+    health = Health()
+
+    def tell(line: str) -> None:
+        print(f"cellwise: {line}", file=sys.stderr, flush=True)
+
+    with ExitStack() as opened:
+        if health_port is not None:
+            try:
+                opened.enter_context(HealthServer(health, health_port))
+            except OSError as error:
+                raise fail(f"--health-port {health_port} cannot be used: {error.strerror}") from error
+        found = _when_there(store, ended, health, tell)
+        if found is None:
+            return
+        opened.enter_context(found)
+        tell(f"publishing every matrix of {found.place} into {target.url}")
+        Follower(
+            found,
+            target.url,
+            api_key=api_key(),
+            registry=registry,
+            shown_at=shown_at,
+            ended=ended,
+            health=health,
+            tell=tell,
+        ).run()
+    tell("ended")
+
+
+def _when_there(store: str, ended: threading.Event, health: "Health", tell: Callable[[str], None]) -> Store | None:
+    """The store as soon as its server answers; None where this process was asked to end meanwhile.
+
+    Raises:
+        typer.Exit: it can never be used.
+    """
+    told = False
+    while not ended.is_set():
+        try:
+            return Store.open(store, create=False)
+        except StoreAway as error:
+            if not told:
+                tell(f"waiting: {error}")
+            told = True
+            health.troubled(str(error))
+            ended.wait(3.0)
+        except NoStore as error:
+            raise fail(f"{error}: cellwise migrate makes one") from error
+        except StoreError as error:
+            raise fail(str(error)) from error
+    return None
 
 
 def keep_up(*, store: str) -> None:

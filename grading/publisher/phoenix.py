@@ -103,6 +103,10 @@ class Phoenix:
     def __exit__(self, *_: object) -> None:
         self._http.close()
 
+    def check(self) -> None:
+        """Asks for something small: that it answers, as Phoenix does, and accepts the key."""
+        self._json("GET", "/v1/datasets", params={"limit": 1})
+
     # Datasets
 
     def dataset(self, name: str) -> str | None:

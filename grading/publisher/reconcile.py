@@ -9,7 +9,7 @@ import time
 from base64 import b64decode
 from binascii import Error as NotBase64
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import urlencode
 
@@ -58,6 +58,15 @@ class Published:
     """What a person should know, such as an annotation that was kept."""
     complete: bool
     """False while a condition is not final or spans are not yet stored: publish again later."""
+
+    def moved(self, url: str, shown_at: str) -> "Published":
+        """The same with links that begin with another address of the same Phoenix."""
+        at = shown_at.rstrip("/")
+        return replace(
+            self,
+            dataset_url=at + self.dataset_url.removeprefix(url),
+            compare_url=at + self.compare_url.removeprefix(url),
+        )
 
 
 def publish(

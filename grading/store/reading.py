@@ -446,14 +446,23 @@ def incidents(store: Store, matrix_id: int | None = None) -> Iterator[Incident]:
         after = rows[-1].id
 
 
+_PUBLICATION = (
+    publication.c.matrix_id, publication.c.target, publication.c.state, publication.c.changes,
+    publication.c.owner, publication.c.lease_expires, publication.c.detail,
+)  # fmt: skip
+
+
 def publications(store: Store, matrix_id: int) -> list[Publication]:
-    columns = (
-        publication.c.matrix_id, publication.c.target, publication.c.state, publication.c.changes,
-        publication.c.owner, publication.c.lease_expires, publication.c.detail,
-    )  # fmt: skip
-    asked = sa.select(*columns).where(publication.c.matrix_id == matrix_id).order_by(publication.c.id)
+    asked = sa.select(*_PUBLICATION).where(publication.c.matrix_id == matrix_id).order_by(publication.c.id)
     with store.reading() as connection:
         return [Publication(*row) for row in connection.execute(asked)]
+
+
+def publications_to(store: Store, target: str) -> dict[int, Publication]:
+    """What a target shows, by matrix; a matrix that was never published to it is left out."""
+    asked = sa.select(*_PUBLICATION).where(publication.c.target == target)
+    with store.reading() as connection:
+        return {row.matrix_id: Publication(*row) for row in connection.execute(asked)}
 
 
 def holding(store: Store) -> set[str]:

@@ -150,7 +150,8 @@ class Installed:
 def installed(cluster: Cluster, images: Images) -> Iterator[Installed]:
     """The chart with PostgreSQL and Phoenix inside, as on kind."""
     command = ["upgrade", "--install", RELEASE, str(ROOT / "charts/cellwise"), "-n", NAMESPACE, "--create-namespace"]
-    command += ["-f", str(ROOT / "k8s/kind/values.yaml"), *image_values(images)]
+    command += ["-f", str(ROOT / "k8s/kind/values.yaml"), "-f", str(ROOT / "tests/cluster/values.yaml")]
+    command += image_values(images)
     cluster.helm(*command, "--wait", "--timeout", "300s", timeout=330)
     yield Installed(cluster, images)
     if os.environ.get("CELLWISE_TEST_KEEP") != "1":

@@ -105,7 +105,11 @@ def test_a_second_one_stands_by_until_the_first_has_ended(site: Site, tmp_path: 
         "leases",
         {
             "metadata": {"name": "cellwise-controller"},
-            "spec": {"holderIdentity": "another", "leaseDurationSeconds": 15, "renewTime": "2026-01-01T00:00:00.000000Z"},
+            "spec": {
+                "holderIdentity": "another",
+                "leaseDurationSeconds": 15,
+                "renewTime": "2026-01-01T00:00:00.000000Z",
+            },
         },
     )
     site.matrix()

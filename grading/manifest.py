@@ -150,9 +150,9 @@ class ResolvedStudy:
     """The operator's registry, where the matrix file names one."""
     parallelism_asked: int | None = None
     """The matrix file's own, without this machine's."""
-    images: dict[str, str] = field(default_factory=dict)
+    images: Mapping[str, str] = field(default_factory=dict)
     """The images of conditions whose agents run from one, by digest: on a cluster alone."""
-    providers: dict[str, str] = field(default_factory=dict)
+    providers: Mapping[str, str] = field(default_factory=dict)
     """Whose model a condition's agent asks, for the conditions that say so."""
     trials_per_pod: int = 1
     """Repetitions that one pod of a cluster runs."""

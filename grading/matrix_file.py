@@ -82,13 +82,12 @@ DecimalText = Annotated[str, AfterValidator(_decimal), Field(json_schema_extra={
 Share = Annotated[DecimalText, AfterValidator(_below_one)]
 Confidence = Annotated[DecimalText, AfterValidator(_confidence)]
 EnvironmentName = Annotated[str, AfterValidator(_environment_name)]
-ImageByDigest = Annotated[
+Image = Annotated[
     str,
     AfterValidator(_image),
     Field(json_schema_extra={"pattern": "^[^@]+/[^@]+@sha256:[0-9a-f]{64}$", "maxLength": _LONGEST_IMAGE}),
 ]
 """A container image by digest: what runs under it can never be another one."""
-ProviderName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?$")]
 
 
 class SyntheticMeasurements(WireModel):
@@ -125,9 +124,9 @@ class WrittenCondition(WireModel):
     """Names of the environment variables that the agent receives; it sees no other ones."""
     sources: list[str] = Field([], examples=[["prompts/*.txt"]])
     """Further files, folders or globs that the agent is made of: when one changes, its trials run anew."""
-    image: ImageByDigest | None = Field(None, examples=[f"registry.example/team/agent@sha256:{'0' * 64}"])
+    image: Image | None = Field(None, examples=[f"registry.example/team/agent@sha256:{'0' * 64}"])
     """The container image that holds a module:function agent: then it runs on a cluster alone, in its own container."""
-    provider: ProviderName | None = Field(None, examples=["openai"])
+    provider: Slug | None = Field(None, examples=["openai"])
     """Whose model the agent asks: a cluster runs so many of a provider's trials at a time as its operator allows."""
     reuse: bool | None = None
     """One process for many trials; possible for packaged deterministic agents alone, and their default."""

@@ -56,6 +56,7 @@ def run(
         raise reuse_needs_one(loaded)
     _check_parallelism(parallelism)
     for resolved in loaded.matrices:
+        check_runs_here(resolved)
         check_only(only, resolved.manifest)
         check_judge(resolved)
         _refuse_images(resolved)
@@ -178,6 +179,7 @@ def resume(
                 "Undo that to resume, or start a new matrix: "
                 f"cellwise run {shlex.quote(str(resolved.matrix_file))} --reuse {matrix.id}"
             )
+        check_runs_here(resolved)
         check_only(only, manifest)
         _refuse_images(resolved)
         tell_unset(manifest)
@@ -352,6 +354,18 @@ def tell_unset(manifest: Manifest) -> None:
         unset = [name for name in condition.agent.env if name not in os.environ]
         if unset:
             print(f"cellwise: {condition.name}: not set in this environment: {', '.join(unset)}", file=sys.stderr)
+
+
+def check_runs_here(resolved: ResolvedStudy) -> None:
+    """Refuses a matrix of which this machine's processes cannot run every condition.
+
+    Raises:
+        typer.Exit: with the conditions whose agents run from an image.
+    """
+    if resolved.images:
+        names = ", ".join(resolved.images)
+        have = "has an image, whose agent runs" if len(resolved.images) == 1 else "have images, whose agents run"
+        raise fail(f"{resolved.matrix_file}: {names} {have} on a cluster alone: add --on kubernetes, or remove image")
 
 
 def check_only(only: list[str] | None, manifest: Manifest) -> None:

@@ -113,7 +113,7 @@ def test_settings_keep_what_was_written(write: Write) -> None:
         (f"    image: {IMAGE[:-1]}G", 7, "is no image such as registry.example/team/agent@sha256: and 64 of 0-9 and"),
         (f"    image: {IMAGE.rpartition('/')[2]}", 7, "is no image such as registry.example/team/agent@sha256: and 64"),
         (f"    image: 'a b/{IMAGE}'", 7, "is no image such as registry.example/team/agent@sha256: and 64 of 0-9 and"),
-        ("    provider: Open AI", 7, "conditions[0].provider: "),
+        ("    provider: Open AI", 7, "conditions[0].provider: must be 1 to 63 of a-z, 0-9 and '-'"),
         ("trials_per_pod: 0", 7, "trials_per_pod: must be "),
         ("trials_per_pod: 1001", 7, "trials_per_pod: must be "),
         ("trials_per_pod: 2.0", 7, "trials_per_pod: "),

@@ -113,8 +113,8 @@ def test_an_agent_of_an_image_runs_on_a_cluster_alone(study: Path) -> None:
     edit(study / "matrix.yaml", "agent: agent:answer", f"agent: agent:answer\n    image: {image}")
     (study / "agent.py").unlink()
     assert refused(study, "run", "matrix.yaml", "--phoenix", "off") == (
-        "cellwise: matrix.yaml: agents in images run on a cluster alone (current, never-asks): run it with --on kubernetes, "
-        "or without 'image'\n"
+        "cellwise: matrix.yaml: current, never-asks have images, whose agents run on a cluster alone: "
+        "add --on kubernetes, or remove image\n"
     )
     planned = cellwise(study, "plan", "matrix.yaml")
     assert planned.returncode == 0, planned.stderr

@@ -205,9 +205,7 @@ class FakeCluster:
             },
         )
 
-    def end_pod(
-        self, name: str, code: int, *, reason: str | None = None, message: str = "", **status: Any
-    ) -> None:
+    def end_pod(self, name: str, code: int, *, reason: str | None = None, message: str = "", **status: Any) -> None:
         """A pod whose recorder ended with this code; ``status``: other members of its status."""
         word = reason or ("Completed" if code == 0 else "Error")
         state = {"terminated": {"exitCode": code, "reason": word, "message": message}}
@@ -292,7 +290,10 @@ class FakeCluster:
         yield b""
         seen, cut = int(request.params["resourceVersion"]), self._cut
         if seen < self._oldest:
-            yield {"type": "ERROR", "object": {"kind": "Status", "code": 410, "reason": "Expired", "message": "too old"}}
+            yield {
+                "type": "ERROR",
+                "object": {"kind": "Status", "code": 410, "reason": "Expired", "message": "too old"},
+            }
             return
         deadline = time.monotonic() + int(request.params["timeoutSeconds"])
         bookmark = time.monotonic()

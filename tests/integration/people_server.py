@@ -86,18 +86,14 @@ def run_cells(store: Store, folder: Path, *, slowly: float = 0.0) -> list[str]:
         matrix = reading.find_matrix(store, placed.matrix_id)
         manifest = Manifest.from_document(reading.manifest(store, matrix.id))
         covered = [
-            cell.id
-            for cell in reading.cells(store, matrix.id)
-            if placed.placement.covers(cell.case_id, cell.condition)
+            cell.id for cell in reading.cells(store, matrix.id) if placed.placement.covers(cell.case_id, cell.condition)
         ]
-        runner = Runner(
-            store, matrix, manifest, root=folder, folder=folder / "cells", parallelism=2, only=covered
-        )
+        runner = Runner(store, matrix, manifest, root=folder, folder=folder / "cells", parallelism=2, only=covered)
         states.append(runner.run())
     return states
 
 
-FAKE_CLUSTER = '''
+FAKE_CLUSTER = """
 import contextlib
 import os
 from pathlib import Path
@@ -126,7 +122,7 @@ class Cluster:
     def logs(self, namespace, launches, *, follow=False, tail=None):
         for launch in launches:
             yield f"{namespace} {launch} follow={follow} tail={tail}: began"
-'''
+"""
 
 
 def install_fake_cluster(folder: Path) -> Path:

@@ -84,7 +84,9 @@ def test_a_matrix_is_registered_placed_and_run_and_the_same_again_changes_nothin
     assert document == manifest.document()
 
 
-def test_ledgers_come_in_planned_order_in_pages(sqlite_server: PeopleServer, manifest: Manifest, tmp_path: Path) -> None:
+def test_ledgers_come_in_planned_order_in_pages(
+    sqlite_server: PeopleServer, manifest: Manifest, tmp_path: Path
+) -> None:
     made = server_registered(sqlite_server, manifest)
     run_cells(sqlite_server.store, tmp_path)
     seen, after, pages = [], -1, 0
@@ -334,7 +336,9 @@ def test_an_agent_in_an_image_is_registered_by_its_digest(sqlite_server: PeopleS
         update={"name": "agent:answer", "source": "sha256:" + "a" * 64, "reuse": False}
     )
     conditions = [manifest.conditions[0].model_copy(update={"agent": agent}), *manifest.conditions[1:]]
-    own = Manifest.from_document(canonical(manifest.model_copy(update={"conditions": conditions}).model_dump(mode="json")))
+    own = Manifest.from_document(
+        canonical(manifest.model_copy(update={"conditions": conditions}).model_dump(mode="json"))
+    )
     name = own.conditions[0].name
     other = IMAGE.replace("a" * 64, "b" * 64)
     place, told = refused(

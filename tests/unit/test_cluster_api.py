@@ -46,7 +46,9 @@ def pod(name: str, **labels: str) -> dict[str, object]:
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": labels}, "status": {}}
 
 
-def test_a_limited_request_waits_as_long_as_the_server_says(cluster: FakeCluster, api: Api, pauses: list[float]) -> None:
+def test_a_limited_request_waits_as_long_as_the_server_says(
+    cluster: FakeCluster, api: Api, pauses: list[float]
+) -> None:
     limited = Refusal(429, "TooManyRequests", Retry_After="7")
     cluster.fail_once("GET", PODS, limited, times=2)
     assert api.get(PODS)["items"] == []

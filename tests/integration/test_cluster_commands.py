@@ -245,11 +245,7 @@ def test_an_agent_of_ones_own_needs_an_image(one_server: PeopleServer, laptop: L
     assert own in path.read_text()
     path.write_text(path.read_text().replace(own, f"{own}    image: {image}\n    provider: openai\n"))
     _, err = laptop.cellwise("run", "refunds/matrix.yaml", "--phoenix", "off", status=2)
-<<<<<<< HEAD
-    assert "on a cluster alone: add --on kubernetes" in err
-=======
     assert "have images, whose agents run on a cluster alone" in err
->>>>>>> k8s-pod
     watching = laptop.start("run", "refunds/matrix.yaml", *ON)
     assert eventually(lambda: len(placing.placements(one_server.store)) == 1, 60)
     watching.send_signal(signal.SIGINT)

@@ -48,6 +48,8 @@ _THREADS = 8
 _AWAY_SECONDS = 2
 _SETTLING_SECONDS = 2
 _FULL_SECONDS = 1
+_BODY_SECONDS = 60.0
+"""For a body to arrive: one that never does would keep its room from all others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -381,11 +383,14 @@ def _declared(request: Request, largest: int) -> int:
 async def _body(request: Request, largest: int) -> bytes:
     pieces, size = [], 0
     try:
-        async for piece in request.stream():
-            size += len(piece)
-            if size > largest:
-                raise _Refused(413, f"more bytes than such a request may have ({largest})")
-            pieces.append(piece)
+        with anyio.fail_after(_BODY_SECONDS):
+            async for piece in request.stream():
+                size += len(piece)
+                if size > largest:
+                    raise _Refused(413, f"more bytes than such a request may have ({largest})")
+                pieces.append(piece)
+    except TimeoutError:
+        raise _Refused(408, f"the body did not arrive within {_BODY_SECONDS:g} s") from None
     except ClientDisconnect:
         raise _Refused(400, "the connection was lost before the body had arrived") from None
     return b"".join(pieces)

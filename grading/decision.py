@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from decimal import Decimal
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -19,7 +19,7 @@ from grading.redaction import Redactor
 from grading.slices import Slice, slice_up
 from grading.statistics import paired
 from grading.statistics.decision_rule import Verdict
-from simulator.assignment import Isolation
+from simulator.assignment import ISOLATIONS
 from simulator.canonical import canonical, canonical_hash, sha256
 from simulator.ledger import Sha256
 from simulator.model import WireModel
@@ -262,8 +262,7 @@ def _changed(now: dict[str, str], before: dict[str, str], where: str) -> list[Re
 def _candidate_checks(found: MatrixComparison, loaded: LoadedPolicy) -> list[Reason]:
     policy = loaded.policy
     qualified = sum(arm.qualified_messages for arm in found.arms)
-    isolations: tuple[Isolation, ...] = get_args(Isolation)
-    isolated = isolations.index(found.manifest.isolation) >= isolations.index(policy.least_isolation)
+    isolated = ISOLATIONS.index(found.manifest.isolation) >= ISOLATIONS.index(policy.least_isolation)
     incidents = ", ".join(f"{count} {kind}" for kind, count in found.incidents.items())
     checks = (
         (

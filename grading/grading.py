@@ -13,7 +13,7 @@ from grading.manifest import Manifest
 from grading.projection import structural
 from grading.store import Store, delivering, grades, reading
 from grading.store.tables import TrialState
-from simulator.canonical import canonical
+from simulator.canonical import canonical_of_parsed
 
 GROUP = 256
 """Ledgers in one commit, at most."""
@@ -21,7 +21,8 @@ GROUP = 256
 
 def stored_grade(attempt_id: int, grade: Grade) -> grades.Grade:
     """A grade as the store keeps it: of an attempt, keyed by its grader's version."""
-    checks = canonical(grade.to_json()["checks"]).decode()
+    # What a check observed is a count, or was in the parsed ledger.
+    checks = canonical_of_parsed(grade.to_json()["checks"]).decode()
     return grades.Grade(attempt_id, grade.grader, grade.grader_version, grade.verdict, grade.task_completed, checks)
 
 

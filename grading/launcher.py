@@ -14,31 +14,49 @@ import orjson
 _END_SECONDS = 5.0
 
 
+class Loading:
+    """A worker's process that loads already, before its runner knows what it is for."""
+
+    def __init__(self) -> None:
+        self.socket, theirs = socket.socketpair()
+        # Where this process found simulator/, the worker finds it: also from a checkout that is not installed. It
+        # starts with nothing that an agent may not know: its environment comes once it has forked off its zygote.
+        self.found_from = [path for path in sys.path if path]
+        code = (
+            f"import os, sys; os.environ.clear(); sys.path[:] = {self.found_from!r}; "
+            "from simulator.worker import main; main()"
+        )
+        with theirs:
+            self.process = subprocess.Popen(
+                [sys.executable, "-P", "-c", code, str(os.getpid())],
+                stdin=theirs.fileno(),
+                start_new_session=True,
+                env={},
+            )
+
+    def end(self) -> None:
+        """Ends it where no worker came of it."""
+        self.socket.close()
+        self.process.kill()
+        self.process.wait()
+
+
 class Worker:
     """A worker process (simulator/worker.py) as the runner sees it: leases go out, reports come in.
 
     Args:
         root: the folder that agents of one's own are imported from.
         folder: where its journal and its agents' log are, named after ``name``.
+        loading: the process, where one was started before.
     """
 
-    def __init__(self, name: str, root: Path, folder: Path) -> None:
+    def __init__(self, name: str, root: Path, folder: Path, loading: Loading | None = None) -> None:
         self.name = name
         self.journal = folder / f"{name}.journal"
         self.outstanding: dict[int, Any] = {}
         """What it was handed and has not answered, by attempt, in the order it will run them."""
-        ours, theirs = socket.socketpair()
-        with theirs:
-            self._process = subprocess.Popen(
-                [
-                    *(sys.executable, "-m", "simulator.worker", "--name", name, "--runner", str(os.getpid())),
-                    *("--root", str(root), "--journal", str(self.journal), "--log", str(folder / f"{name}.log")),
-                ],
-                stdin=theirs.fileno(),
-                start_new_session=True,
-                # Where this process found simulator/, the worker finds it: also from a checkout that is not installed.
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
-            )
+        loading = loading or Loading()
+        self._process, ours = loading.process, loading.socket
         # Neither side may wait for the other to read first: what the worker does not take yet waits here.
         ours.setblocking(False)
         self.socket = ours
@@ -46,6 +64,21 @@ class Worker:
         self.ledgers_in_journal = 0
         self._pending = bytearray()
         self._known: set[str] = set()
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(loading.found_from)}
+        self._send(
+            orjson.dumps(
+                {
+                    "worker": {
+                        "name": name,
+                        "root": _of_system(root),
+                        "journal": _of_system(self.journal),
+                        "log": _of_system(folder / f"{name}.log"),
+                        "environment": {_of_system(key): _of_system(value) for key, value in environment.items()},
+                    }
+                }
+            )
+            + b"\n"
+        )
 
     def hand_out(self, leases: list[tuple[dict[str, Any], dict[str, Any]]]) -> None:
         """Sends leases, each with its assignment, which travels once for each worker."""
@@ -114,3 +147,8 @@ class Worker:
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
+
+
+def _of_system(text: str | Path) -> str:
+    """A path or variable for the worker's first message: it need not be Unicode, so it travels as Latin-1."""
+    return os.fsencode(text).decode("latin-1")

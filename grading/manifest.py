@@ -150,10 +150,12 @@ class ResolvedStudy:
     """The operator's registry, where the matrix file names one."""
     parallelism_asked: int | None = None
     """The matrix file's own, without this machine's."""
-    images: dict[str, str] = field(default_factory=dict)
-    """By condition: the image, by digest, that its agent runs in."""
-    providers: dict[str, str] = field(default_factory=dict)
-    """By condition: whose rate limit its trials share."""
+    images: Mapping[str, str] = field(default_factory=dict)
+    """The images of conditions whose agents run from one, by digest: on a cluster alone."""
+    providers: Mapping[str, str] = field(default_factory=dict)
+    """Whose model a condition's agent asks, for the conditions that say so."""
+    trials_per_pod: int = 1
+    """Repetitions that one pod of a cluster runs."""
 
 
 def resolve(matrix_file: Path) -> ResolvedStudy:
@@ -189,8 +191,9 @@ def resolve(matrix_file: Path) -> ResolvedStudy:
         matrix_file=matrix_file,
         registry=matrix_file.parent / matrix.registry if matrix.registry is not None else None,
         parallelism_asked=matrix.parallelism,
-        images={each.name: each.image for each in matrix.conditions if each.image is not None},
-        providers={each.name: each.provider for each in matrix.conditions if each.provider is not None},
+        images={one.name: one.image for one in matrix.conditions if one.image is not None},
+        providers={one.name: one.provider for one in matrix.conditions if one.provider is not None},
+        trials_per_pod=matrix.trials_per_pod,
     )
 
 

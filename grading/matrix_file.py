@@ -36,6 +36,25 @@ def _decimal(text: str) -> str:
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
+_IMAGE = re.compile(
+    r"[A-Za-z0-9](?:[A-Za-z0-9.-]{0,253}[A-Za-z0-9])?(?::[0-9]{1,5})?"  # registry, perhaps with its port
+    r"(?:/[a-z0-9]+(?:(?:\.|_{1,2}|-+)[a-z0-9]+)*)+(?::\w[\w.-]{0,127})?"  # name, perhaps with a tag
+    r"@sha256:[0-9a-f]{64}"
+)
+_LONGEST_IMAGE = 500
+
+
+def _image(text: str) -> str:
+    if len(text) <= _LONGEST_IMAGE and _IMAGE.fullmatch(text):
+        return text
+    if "@" not in text:
+        raise ValueError(
+            f"'{text[:80]}' has no digest, so that it could change unseen: write registry/name@sha256:..., as the "
+            "registry tells it after a push"
+        )
+    raise ValueError(f"'{text[:80]}' is no image such as registry.example/team/agent@sha256: and 64 of 0-9 and a-f")
+
+
 def _below_one(text: str) -> str:
     if not 0 <= Decimal(text) < 1:
         raise ValueError("must be at least 0 and below 1")
@@ -63,14 +82,12 @@ DecimalText = Annotated[str, AfterValidator(_decimal), Field(json_schema_extra={
 Share = Annotated[DecimalText, AfterValidator(_below_one)]
 Confidence = Annotated[DecimalText, AfterValidator(_confidence)]
 EnvironmentName = Annotated[str, AfterValidator(_environment_name)]
-ImageByDigest = Annotated[
+Image = Annotated[
     str,
-    StringConstraints(
-        pattern=r"^[a-z0-9]([a-z0-9._:/-]{0,300}[a-z0-9])?(:[A-Za-z0-9_][A-Za-z0-9._-]{0,127})?@sha256:[0-9a-f]{64}$"
-    ),
+    AfterValidator(_image),
+    Field(json_schema_extra={"pattern": "^[^@]+/[^@]+@sha256:[0-9a-f]{64}$", "maxLength": _LONGEST_IMAGE}),
 ]
-"""An image by its digest: a tag may be another one tomorrow."""
-ProviderName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?$")]
+"""A container image by digest: what runs under it can never be another one."""
 
 
 class SyntheticMeasurements(WireModel):
@@ -107,11 +124,10 @@ class WrittenCondition(WireModel):
     """Names of the environment variables that the agent receives; it sees no other ones."""
     sources: list[str] = Field([], examples=[["prompts/*.txt"]])
     """Further files, folders or globs that the agent is made of: when one changes, its trials run anew."""
-    image: ImageByDigest | None = Field(None, examples=["registry.example/refund-agent@sha256:" + "0" * 64])
-    """The image that holds an agent of your own, by digest: on Kubernetes it runs there, and nowhere else."""
-    provider: ProviderName | None = Field(None, examples=["openai"])
-    """Whose rate limit its trials share: a cluster runs no more of them at a time than it was told for that name. No
-    part of what is registered."""
+    image: Image | None = Field(None, examples=[f"registry.example/team/agent@sha256:{'0' * 64}"])
+    """The container image that holds a module:function agent: then it runs on a cluster alone, in its own container."""
+    provider: Slug | None = Field(None, examples=["openai"])
+    """Whose model the agent asks: a cluster runs so many of a provider's trials at a time as its operator allows."""
     reuse: bool | None = None
     """One process for many trials; possible for packaged deterministic agents alone, and their default."""
     limits: Limits | None = None
@@ -157,10 +173,12 @@ class MatrixFile(WireModel):
     """Where a trial is ended; what was done until then is graded."""
     parallelism: Annotated[int, Field(ge=1, le=256)] | None = None
     """Trials at a time; without it, one for each processor. No part of what is registered."""
+    trials_per_pod: Annotated[int, Field(ge=1, le=1_000)] = 1
+    """On a cluster, how many repetitions of a cell one pod runs: more for cheap ones. No part of what is registered."""
     seed: Annotated[int, Field(ge=0, le=2**53 - 1)] | None = None
     """For whatever is drawn at random; 0 is a seed like any other."""
-    isolation: Literal["process"] = "process"
-    """What stands between the agent and the recorder."""
+    isolation: Literal["process", "container"] = "process"
+    """The least that stands between an agent and its recorder; container needs an image of every condition."""
     slice_plan: str | None = Field(None, examples=["slices.yaml"])
     """A file that puts every case into slices; a decision may require those of a plan that is named here."""
     estimand: Annotated[str, StringConstraints(min_length=1, max_length=200)] = "difference in contract passes"
@@ -185,7 +203,7 @@ def read_matrix(path: Path) -> tuple[Document, MatrixFile]:
     """
     document = read(path)
     matrix = document.load(MatrixFile)
-    problems = [*_repeated(document, matrix)]
+    problems = [*_contradictions(document, matrix)]
     names = [condition.name for condition in matrix.conditions]
     if matrix.baseline is not None and matrix.baseline not in names:
         message = f"no condition is called '{matrix.baseline}':{nearest(matrix.baseline, names)}"
@@ -244,7 +262,7 @@ def _cases_of(folder: Path, entry: str) -> tuple[list[Path], str | None]:
     return [], f"there is no file '{entry}' in {folder if str(folder) != '.' else 'this folder'}"
 
 
-def _repeated(document: Document, matrix: MatrixFile) -> Iterator[FileError]:
+def _contradictions(document: Document, matrix: MatrixFile) -> Iterator[FileError]:
     seen: dict[str, int] = {}
     for index, condition in enumerate(matrix.conditions):
         where = ("conditions", index, "name")
@@ -253,6 +271,12 @@ def _repeated(document: Document, matrix: MatrixFile) -> Iterator[FileError]:
             message = f"'{condition.name}' is the name of another condition on line {seen[condition.name]}: rename one"
             yield document.error(where, message)
         seen.setdefault(condition.name, line)
+        if condition.image is not None and ":" not in condition.agent:
+            message = f"'{condition.agent}' is a packaged agent, which every cluster has an image of: remove this line"
+            yield document.error(("conditions", index, "image"), message)
+        if matrix.isolation == "container" and condition.image is None:
+            message = f"'{condition.name}' has no image, which isolation: container needs: write image"
+            yield document.error(("conditions", index), message)
         for position, name in enumerate(condition.env):
             if name in condition.env[:position]:
                 yield document.error(("conditions", index, "env", position), f"'{name}' is named twice")

@@ -10,7 +10,7 @@ from pydantic import Field, JsonValue, StringConstraints, model_validator
 
 from grading.cases import Identifier
 from grading.manifest import Simulator
-from grading.matrix_file import ImageByDigest, ProviderName
+from grading.matrix_file import Image, Slug
 from simulator.ledger import Microseconds, Sha256
 from simulator.model import WireModel
 
@@ -55,9 +55,9 @@ class WantedPlacement(WireModel):
     """Pods of the matrix at a time; None for as many as the cluster allows."""
     queue: Queue | None = None
     """The Kueue LocalQueue."""
-    images: dict[Identifier, ImageByDigest] = {}
+    images: dict[Identifier, Image] = {}
     """By condition: where an agent of one's own is."""
-    providers: dict[Identifier, ProviderName] = {}
+    providers: dict[Identifier, Slug] = {}
     """By condition: whose limit its trials share."""
     only: OnlyTerms = []
     """The cells to run; all of them where it is empty."""

@@ -41,6 +41,7 @@ from grading.packet_judgment import Calls, JudgmentChecker, UsedCall, used_calls
 from grading.packet_reading import PacketFile, PacketRefused, check_manifest_hash, member_path
 from grading.projection import structural
 from grading.schedule import Planned, at, presented
+from simulator.assignment import ISOLATIONS
 from simulator.canonical import NotCanonicalizable, canonical, canonical_of_parsed, sha256
 from simulator.replay import first_difference
 from simulator.source import simulator_identity
@@ -342,9 +343,14 @@ class Checker:
             message = f"{calls} calls were answered, {allowed} are allowed"
             raise PacketRefused(message, trial=planned.sequence, field="ledger.content.calls")
         envelope = members["ledger"]["envelope"]
+        if ISOLATIONS.index(envelope["isolation"]) < ISOLATIONS.index(self.manifest.isolation):
+            raise PacketRefused(
+                f"is {envelope['isolation']}, and at least {self.manifest.isolation} was to be expected",
+                trial=planned.sequence,
+                field="ledger.envelope.isolation",
+            )
         registered = self.manifest.simulator
         for field_name, found, wanted in (
-            ("isolation", envelope["isolation"], (self.manifest.isolation,)),
             ("software.version", envelope["software"]["version"], (registered.version,)),
             ("software.source", envelope["software"]["source"], (registered.source,)),
             ("sealed_by", envelope["sealed_by"], sealers_for(ledger.content["error"])),

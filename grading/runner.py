@@ -15,7 +15,7 @@ from typing import Any, Literal
 import orjson
 
 from grading.grading import GROUP, MatrixGrading, Received, received
-from grading.launcher import Worker
+from grading.launcher import Loading, Worker
 from grading.manifest import Manifest, trial_name
 from grading.recovering import Recovery, Unanswered, journaled, recover
 from grading.store import StateError, Store, delivering, leasing, losing, matrices, owners, reading
@@ -90,6 +90,7 @@ class Runner:
         folder: where workers keep their journals and their agents' output; the same for every run of a store.
         only: the cells, by id, to run; None for all.
         watch: called after each commit.
+        loading: processes that workers come of, as many as there are; taken from the list as they are.
     """
 
     def __init__(
@@ -103,7 +104,9 @@ class Runner:
         parallelism: int,
         only: Collection[int] | None = None,
         watch: Callable[[Progress], None] = lambda _: None,
+        loading: list[Loading] | None = None,
     ) -> None:
+        self._loading = [] if loading is None else loading
         self._store = store
         self._matrix = matrix
         self._strict = manifest.schedule.order == "strict"
@@ -326,7 +329,8 @@ class Runner:
 
     def _start_worker(self) -> Worker:
         self._started_workers += 1
-        worker = Worker(f"{self._owner.id}-{self._started_workers}", self._root, self._folder)
+        loading = self._loading.pop() if self._loading else None
+        worker = Worker(f"{self._owner.id}-{self._started_workers}", self._root, self._folder, loading)
         self._workers.append(worker)
         self._selector.register(worker.socket, selectors.EVENT_READ, worker)
         return worker

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from grading.launchers import ClusterUnavailable, Role
+from grading.launchers import ClusterRefused, ClusterUnavailable, Role
 
 AUDIENCE = "cellwise-people"
 SERVICE = "cellwise-intake"
@@ -29,6 +29,8 @@ TOKEN_SECONDS = 600
 _RENEW_BEFORE_SECONDS = 120
 _API_SECONDS = 20
 _CONNECT_SECONDS = 15.0
+_FOLLOW_SECONDS = 86_400
+"""How long a pod that is followed may be silent."""
 _CHUNK = 256 * 1024
 
 
@@ -93,32 +95,33 @@ def _configured(context: str | None) -> tuple[Any, str, str | None]:
     Exec plugins, such as that of GKE, are run by the client whenever their token has run out.
     """
     from kubernetes import client, config
+    from kubernetes.config.kube_config import KubeConfigMerger
 
+    # The client itself looks at the variable once, when it is imported.
+    where = os.environ.get("KUBECONFIG") or str(Path("~/.kube/config").expanduser())
     try:
-        contexts, current = config.list_kube_config_contexts()  # type: ignore[no-untyped-call]
-    except config.ConfigException as error:
-        looked = os.environ.get("KUBECONFIG") or str(Path("~/.kube/config").expanduser())
-        raise ClusterUnavailable(
-            f"no cluster is configured: {error} ({looked}; KUBECONFIG names another file)"
-        ) from error
-    except (OSError, ValueError) as error:
-        raise ClusterUnavailable(f"the kubeconfig cannot be read: {error}") from error
-    named = {one["name"]: one for one in contexts}
-    wanted = context or (current["name"] if current else None)
-    if wanted is None or wanted not in named:
-        known = ", ".join(sorted(named)) or "none"
-        missing = f"no context is called '{wanted}'" if wanted is not None else "the kubeconfig has no current context"
-        raise ClusterUnavailable(f"{missing}: --context is one of {known}")
-    configuration = client.Configuration()
-    try:
-        config.load_kube_config(  # type: ignore[no-untyped-call]
-            context=wanted, client_configuration=configuration, persist_config=False
+        merged = KubeConfigMerger(where).config
+        if merged is None:
+            raise ClusterRefused(f"no cluster is configured: there is no {where}; KUBECONFIG names another file")
+        named = {one["name"]: one["context"] for one in merged.value["contexts"]}
+        wanted = context or merged.value.get("current-context")
+        if not wanted or wanted not in named:
+            known = ", ".join(sorted(named)) or "none"
+            missing = f"no context is called '{wanted}'" if wanted else "the kubeconfig has no current context"
+            raise ClusterRefused(f"{missing}: --context is one of {known} ({where})")
+        configuration = client.Configuration()
+        config.load_kube_config(
+            config_file=where, context=wanted, client_configuration=configuration, persist_config=False
         )
-    except config.ConfigException as error:
-        raise ClusterUnavailable(f"the context '{wanted}' cannot be used: {error}") from error
+    except ClusterUnavailable:
+        raise
+    except Exception as error:
+        # A file that is malformed, or a plugin that fails, shows itself by whatever the client trips over.
+        message = f"the kubeconfig {where} cannot be used: {_first_line(error)}"
+        raise ClusterRefused(message) from error
     # The command line waits and tells why by itself.
     configuration.retries = 1
-    return configuration, wanted, named[wanted].get("context", {}).get("namespace")
+    return configuration, wanted, named[wanted].value.get("namespace")
 
 
 def _core(configuration: Any) -> Any:
@@ -137,15 +140,14 @@ def _asking(what: str, *, missing: str, forbidden: str) -> Iterator[None]:
     try:
         yield
     except ApiException as error:
-        if error.status == 401:
-            message = "the cluster does not know who you are: log in again, or mend the context's user"
-        elif error.status == 403:
-            message = forbidden
-        elif error.status == 404:
-            message = missing
-        else:
-            message = f"{what}: the API server answers {error.status} {error.reason}"
-        raise ClusterUnavailable(message) from error
+        refusals = {
+            401: "the cluster does not know who you are: log in again, or mend the context's user",
+            403: forbidden,
+            404: missing,
+        }
+        if error.status in refusals:
+            raise ClusterRefused(refusals[error.status]) from error
+        raise ClusterUnavailable(f"{what}: the API server answers {error.status} {error.reason}") from error
     except (HTTPError, OSError) as error:
         raise ClusterUnavailable(f"the API server cannot be reached to {what}: {_first_line(error)}") from error
 
@@ -281,15 +283,12 @@ class _Forward:
     def __init__(self, intake: _Intake) -> None:
         self._intake = intake
         self._listener = socket.create_server(("127.0.0.1", 0))
+        host, port = self._listener.getsockname()[:2]
+        self.url = f"http://{host}:{port}"
         self._pod: _Pod | None = None
         self._closed = False
         self.trouble: str | None = None
         threading.Thread(target=self._accept, name="cellwise port-forward", daemon=True).start()
-
-    @property
-    def url(self) -> str:
-        host, port = self._listener.getsockname()[:2]
-        return f"http://{host}:{port}"
 
     def close(self) -> None:
         self._closed = True
@@ -398,13 +397,13 @@ class _Logs:
             for pod, container in streams:
                 yield from self._of(pod, container)
             return
-        told: queue.Queue[str | ClusterUnavailable | None] = queue.Queue(maxsize=10_000)
+        told: queue.Queue[str | Exception | None] = queue.Queue(maxsize=10_000)
 
         def follow(pod: Any, container: str) -> None:
             try:
                 for line in self._of(pod, container):
                     told.put(line)
-            except ClusterUnavailable as error:
+            except Exception as error:
                 told.put(error)
             finally:
                 told.put(None)
@@ -414,7 +413,7 @@ class _Logs:
         left = len(streams)
         while left:
             line = told.get()
-            if isinstance(line, ClusterUnavailable):
+            if isinstance(line, Exception):
                 raise line
             if line is None:
                 left -= 1
@@ -455,7 +454,7 @@ class _Logs:
                     follow=self._follow,
                     **({"tail_lines": self._tail} if self._tail is not None else {}),
                     _preload_content=False,
-                    _request_timeout=(_API_SECONDS, None) if self._follow else _API_SECONDS,
+                    _request_timeout=(_API_SECONDS, _FOLLOW_SECONDS if self._follow else _API_SECONDS),
                 )
                 rest = b""
                 for piece in answer.stream(_CHUNK):

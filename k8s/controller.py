@@ -24,8 +24,8 @@ from k8s.settings import Settings, SettingsMissing, read_settings, store_address
 log: Any = structlog.get_logger("cellwise.controller")
 
 PORT = 9090
-_SHORTEST_WAIT = 0.2
-"""Seconds between two steps: changes that come together are one."""
+_SHORTEST_WAIT = 0.5
+"""Seconds between two steps, at least: with hundreds of pods something always changes, and they need the processor."""
 _LONGEST_WAIT = 10.0
 _NOT_ADVANCING_SECONDS = 120.0
 """A loop that is slower is stuck: longer than any request may take with all its tries."""

@@ -24,6 +24,8 @@ class Look:
     """By their Job's uid: events."""
     placed: dict[int, placing.Placed]
     launches: list[launching.Launch]
+    job_uids: dict[str, str | None]
+    """By launch."""
     held: dict[str, list[launching.Held]]
     """By launch."""
     unsettled: dict[str, frozenset[int]]
@@ -36,8 +38,7 @@ class Look:
         return "cancelled" if placed is None else placed.state
 
     def job_of(self, launch_id: str) -> Document | None:
-        launch = next((one for one in self.launches if one.id == launch_id), None)
-        return None if launch is None else self.jobs.get(launch.job_uid or "")
+        return self.jobs.get(self.job_uids.get(launch_id) or "")
 
     def provider(self, launch: launching.Launch) -> str | None:
         """Whose rate limit its trials share."""
@@ -97,7 +98,8 @@ def look(store: Store, jobs: Mirror, pods: Mirror, refusals: Mirror, now: dateti
     for one in launching.held(store):
         held.setdefault(one.launch_id, []).append(one)
     unsettled = launching.unsettled_indexes(store, [one.id for one in launches if one.state != "ended"])
-    return Look(there, present, pods_of, refusals_of, placed, launches, held, unsettled, now)
+    job_uids = {one.id: one.job_uid for one in launches}
+    return Look(there, present, pods_of, refusals_of, placed, launches, job_uids, held, unsettled, now)
 
 
 def pods_wanted(job: Document) -> tuple[int, int]:

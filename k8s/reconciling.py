@@ -209,9 +209,9 @@ class Reconciler:
         """Ends a launch. Where trials of it are left and no pod of it ever asked, that counts: it might go on so."""
         if seen.unsettled[launch.id] and seen.state(launch.matrix_id) == "running":
             stands_for = launching.Pod(uid, launch.job, "", self._settings.cells_namespace)
-            if charging.charge(self._store, launch.id, None, stands_for, reason) == "missing":
-                why = f"{launch.job} ended, and none of its pods asked for its trial: {reason}"
-                self._starter.fail_cell(launch.cell_id, launch.id, why)
+            why = f"{launch.job} ended, and none of its pods asked for its trial: {reason}"
+            if charging.charge(self._store, launch.id, None, stands_for, reason, why) == "missing":
+                self._starter.cell_failed(launch.cell_id, launch.id, why)
         launching.end(self._store, launch.id, reason if seen.unsettled[launch.id] else None)
         log.info("launch_ended", launch=launch.id, job=launch.job, matrix=launch.matrix_id, cell=launch.cell_id)
         return True
@@ -243,7 +243,8 @@ class Reconciler:
     def _charge(self, launch: launching.Launch, index: int, pod: Document, end: End) -> None:
         metadata, node = pod["metadata"], str((pod.get("spec") or {}).get("nodeName") or "")
         of = launching.Pod(metadata["uid"], metadata["name"], node, self._settings.cells_namespace)
-        outcome = charging.charge(self._store, launch.id, index, of, end.reason)
+        why = f"its pods end before they ask for a trial: {end.reason}: {end.detail}"
+        outcome = charging.charge(self._store, launch.id, index, of, end.reason, why)
         if end.kind == "succeeded":
             # Told to stop, as while the matrix was paused. No other pod comes for this index.
             launching.release(self._store, launch.id, index)
@@ -254,8 +255,7 @@ class Reconciler:
             )  # fmt: skip
             metrics.ATTEMPTS_SETTLED.labels(reason=end.reason).inc()
         if outcome == "missing":
-            why = f"its pods end before they ask for a trial: {end.reason}: {end.detail}"
-            self._starter.fail_cell(launch.cell_id, launch.id, why)
+            self._starter.cell_failed(launch.cell_id, launch.id, why)
 
     def _release_stuck(self, seen: Look, launch: launching.Launch) -> bool:
         """Frees the trials of pods on nodes that do not answer: no pod will replace them in this Job."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import structlog
 
-from grading.store import StateError, Store, launching, losing, reading
+from grading.store import StateError, Store, launching, losing, placing, reading
 from k8s import job, metrics, sharing
 from k8s.api import Document
 from k8s.launcher import Launcher
@@ -33,6 +33,8 @@ class Starter:
         self._settler = settler
         self._settings = settings
         self._noticed = noticed
+        self._cells: dict[int, dict[int, reading.Cell]] = {}
+        """By matrix and id. Only what never changes of them is read."""
 
     def start(self, seen: Look) -> bool:
         """Creates the Jobs of planned launches, and plans further ones as far as fair shares and limits go."""
@@ -64,45 +66,35 @@ class Starter:
         return moved
 
     def _plan(self, seen: Look, room: sharing.Room, in_flight: dict[int, int]) -> bool:
-        wanting: dict[int, dict[int, int]] = {}
-        for placed in seen.placed.values():
-            if placed.state == "running":
-                cells = launching.plannable(self._store, placed.matrix_id)
-                if cells and placed.placement.only:
-                    listed = {one.id: one for one in reading.cells(self._store, placed.matrix_id)}
-                    covers = placed.placement.covers
-                    cells = {
-                        one: count for one, count in cells.items() if covers(listed[one].case_id, listed[one].condition)
-                    }
-                wanting[placed.matrix_id] = cells
+        if sum(in_flight.values()) >= self._settings.jobs_in_flight:
+            return False
+        wanting = {one.matrix_id: self._wanting(one) for one in seen.placed.values() if one.state == "running"}
         claimants = [sharing.Claimant(one, in_flight.get(one, 0), len(cells)) for one, cells in wanting.items()]
         # Those of matrices that no longer run take room until they have ended.
-        limit = self._settings.jobs_in_flight - sum(
-            count for matrix_id, count in in_flight.items() if matrix_id not in wanting
-        )
+        others = sum(count for matrix_id, count in in_flight.items() if matrix_id not in wanting)
         moved = False
-        for matrix_id, share in sharing.shares(claimants, limit).items():
-            for cell_id in wanting[matrix_id]:
+        for matrix_id, share in sharing.shares(claimants, self._settings.jobs_in_flight - others).items():
+            placement = seen.placed[matrix_id].placement
+            for cell in wanting[matrix_id]:
                 if share == 0:
                     break
-                if self._has_room(seen, matrix_id, cell_id, room) and (
-                    (launch := launching.plan(self._store, matrix_id, cell_id)) is not None
-                ):
+                if room.left(matrix_id, placement.parallelism, placement.providers.get(cell.condition)) == 0:
+                    continue
+                if (launch := launching.plan(self._store, matrix_id, cell.id)) is not None:
                     seen.unsettled[launch.id] = frozenset(range(launch.completions))
                     self._create(seen, launch, room)
                     share -= 1
                     moved = True
         return moved
 
-    def _has_room(self, seen: Look, matrix_id: int, cell_id: int, room: sharing.Room) -> bool:
-        placement = seen.placed[matrix_id].placement
-        if placement.parallelism is None and not (placement.providers and self._settings.provider_limits):
-            return True
-        condition = self._condition(matrix_id, cell_id)
-        return room.left(matrix_id, placement.parallelism, placement.providers.get(condition)) != 0
-
-    def _condition(self, matrix_id: int, cell_id: int) -> str:
-        return next(one.condition for one in reading.cells(self._store, matrix_id) if one.id == cell_id)
+    def _wanting(self, placed: placing.Placed) -> list[reading.Cell]:
+        """The chosen cells that have trials to start, in planned order."""
+        if placed.matrix_id not in self._cells:
+            listed = reading.cells(self._store, placed.matrix_id)
+            self._cells[placed.matrix_id] = {one.id: one for one in listed}
+        cells = self._cells[placed.matrix_id]
+        plannable = [cells[one] for one in launching.plannable(self._store, placed.matrix_id)]
+        return [one for one in plannable if placed.placement.covers(one.case_id, one.condition)]
 
     def _create(self, seen: Look, launch: launching.Launch, room: sharing.Room) -> bool:
         placed = seen.placed[launch.matrix_id]
@@ -180,8 +172,13 @@ class Starter:
         return replace(refused, never=True) if over else refused
 
     def fail_cell(self, cell_id: int, launch_id: str, reason: str) -> None:
-        self._noticed.doomed.add(launch_id)
         with suppress(StateError):  # all of it was done meanwhile
-            gone = losing.fail_cell(self._store, cell_id, reason)
-            log.error("cell_failed", cell=cell_id, launch=launch_id, reason=reason, missing=gone)
+            losing.fail_cell(self._store, cell_id, reason)
+        self.cell_failed(cell_id, launch_id, reason)
+
+    def cell_failed(self, cell_id: int, launch_id: str, reason: str) -> None:
+        """Has the launch end once nothing of it is held any more."""
+        if launch_id not in self._noticed.doomed:
+            self._noticed.doomed.add(launch_id)
+            log.error("cell_failed", cell=cell_id, launch=launch_id, reason=reason)
             metrics.CELLS_FAILED.inc()

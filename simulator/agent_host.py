@@ -219,7 +219,8 @@ def _answer(opening: dict[str, Any], connection: Connection) -> str:
             output = asyncio.run(_awaited(output))
         if not isinstance(output, dict) and hasattr(output, "model_dump"):
             output = output.model_dump(mode="json")
-        return json.dumps({"output": output})
+        # Without spaces: as the recorder's own encoder writes it, which then need not look any closer.
+        return json.dumps({"output": output}, separators=(",", ":"))
     except ProviderUnavailable:
         return json.dumps({"failed": "ProviderUnavailable", "provider": True})
     except Exception as error:

@@ -4,7 +4,7 @@ The expectation, the case's id and labels, the arm and the repetition are absent
 agent nor the recorder could leak what it never received.
 """
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 from pydantic import Field, JsonValue
 
@@ -12,6 +12,8 @@ from simulator.canonical import canonical_hash
 from simulator.model import WireModel
 
 Isolation = Literal["process", "user", "container"]
+ISOLATIONS: tuple[Isolation, ...] = get_args(Isolation)
+"""From the weakest to the strongest."""
 
 
 class Request(WireModel):

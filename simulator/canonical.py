@@ -16,11 +16,13 @@ _OPTIONS = orjson.OPT_SORT_KEYS | orjson.OPT_STRICT_INTEGER
 
 _PLAIN = frozenset({str, int, bool, type(None)})
 
-_FRACTION = re.compile(rb"[:,\[]-?[0-9]+[.eE]")
-"""A member or element with a fraction or an exponent, which orjson may write otherwise; or a text that looks so."""
+_FOLDED = bytes.maketrans(b"123456789eE,[", b"000000000..::")
+"""One sign for every digit, for what begins a fraction or an exponent, and for what a member's or element's number may
+follow: looking for a few signs is several times faster than for classes of them."""
 
-_PERHAPS_FRACTION = re.compile(rb"[0-9](?:\.[0-9]|[eE])")
-"""The same with some texts more, such as hashes: looked for first, since it is found many times faster."""
+_FRACTION = re.compile(rb":-?0+\.")
+"""In folded text, a member or element with a fraction or an exponent, which orjson may write otherwise; or a text that
+looks so."""
 
 LARGEST_INTEGER = 2**53 - 1
 
@@ -51,7 +53,8 @@ def canonical_of_parsed(value: Any) -> bytes:
         raise NotCanonicalizable(str(error)) from error
     if not data.isascii() or not data.startswith((b"{", b"[")):
         return canonical(value)
-    return canonical(value) if _PERHAPS_FRACTION.search(data) and _FRACTION.search(data) else data
+    folded = data.translate(_FOLDED)
+    return canonical(value) if b"0." in folded and _FRACTION.search(folded) else data
 
 
 def sha256(data: bytes) -> str:

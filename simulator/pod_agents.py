@@ -15,7 +15,7 @@ from pathlib import Path
 import orjson
 
 from simulator.agent_host import keep_environment, serve
-from simulator.agent_process import AgentHost, AgentNotStartable, environment
+from simulator.agent_process import AgentHost, AgentNotStartable, HostGone, environment
 
 _PAUSE = 0.1
 
@@ -35,11 +35,21 @@ class ForkedHosts:
         self._used = False
 
     def start(self, agent: str | None, env: list[str]) -> AgentHost:
-        """The fork server; another one, in a fresh interpreter, where an agent has ended the first."""
+        """The fork server; another one, in a fresh interpreter, where an agent has ended the first.
+
+        Raises:
+            HostGone: it does not start, which is nobody's wrong configuration.
+        """
+        try:
+            return self._started(env)
+        except AgentNotStartable as error:
+            raise HostGone(str(error)) from error
+
+    def _started(self, env: list[str]) -> AgentHost:
         if self._used:
             with Path(os.devnull).open("wb") as nothing:
                 root = Path(__file__).resolve().parent.parent
-                return AgentHost.start(agent, root, environment(env), nothing)
+                return AgentHost.start(None, root, environment(env), nothing)
         self._used = True
         return AgentHost(self._control, _Forked(self._pid), environment(env))
 

@@ -8,8 +8,10 @@ The recorder opens a trial with ``{"version": 1, "agent": name, "settings": {...
 import json
 import select
 import socket
+import struct
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import orjson
@@ -21,6 +23,7 @@ LONGEST_FRAME = 8 * 1024 * 1024
 
 
 _SOON_SECONDS = 0.01
+_AT_ONCE = 262_144
 
 
 class FrameTooLong(Exception):  # noqa: N818 - reads as what happened
@@ -36,8 +39,10 @@ class Connection:
         self._poll = select.poll()
         self._poll.register(connected, select.POLLIN)
         self._watched: int | None = None
+        self._waits_soon = False
         self.when_idle: Callable[[], float | None] | None = None
-        """Called in each wait that is not over at once, and again after the seconds that it answers with."""
+        """Called in each wait that is not over at once, and again after the seconds that it answers with. Once it is
+        given, every wait has a deadline."""
         self.paused = 0.0
         """Seconds that the recorder took for itself, by which every deadline is later: the agent's time stood still."""
 
@@ -71,6 +76,14 @@ class Connection:
             InterruptedError: the watched descriptor became readable and no line is waiting.
             FrameTooLong: the line is longer than LONGEST_FRAME.
         """
+        if not self._pending:
+            # A line by itself, as nearly all come: nothing is kept of it.
+            data = self._arrived(deadline)
+            if not data:
+                return None
+            if data.find(b"\n") == len(data) - 1:
+                return data[:-1]
+            self._pending += data
         searched = 0
         while True:
             end = self._pending.find(b"\n", searched)
@@ -81,18 +94,37 @@ class Connection:
             searched = len(self._pending)
             if searched > LONGEST_FRAME:
                 raise FrameTooLong
-            if deadline is not None:
-                self._wait(deadline)
-            try:
-                data = self.socket.recv(262_144)
-            except ConnectionResetError:
-                data = b""
-            if not data:
+            if not (data := self._arrived(deadline)):
                 return None
             self._pending += data
 
-    def _wait(self, deadline: float) -> None:
-        idle_after = _SOON_SECONDS if self.when_idle is not None else None
+    def _arrived(self, deadline: float | None) -> bytes:
+        """What arrives next; nothing at the end of the stream."""
+        try:
+            if deadline is None:
+                return self.socket.recv(_AT_ONCE)
+            idle_after = None
+            if self.when_idle is not None:
+                idle_after = _SOON_SECONDS
+                if deadline + self.paused - time.monotonic() > _SOON_SECONDS:
+                    # Nearly every line comes soon: waited for by the call that reads it.
+                    self._wait_soon()
+                    with suppress(BlockingIOError):
+                        return self.socket.recv(_AT_ONCE)
+                    idle_after = 0.0
+            self._wait(deadline, idle_after)
+            return self.socket.recv(_AT_ONCE)
+        except ConnectionResetError:
+            return b""
+
+    def _wait_soon(self) -> None:
+        """Has reading end after a moment where nothing arrives."""
+        if not self._waits_soon:
+            moment = struct.pack("@ll", 0, int(_SOON_SECONDS * 1_000_000))
+            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, moment)
+            self._waits_soon = True
+
+    def _wait(self, deadline: float, idle_after: float | None) -> None:
         while True:
             remaining = deadline + self.paused - time.monotonic()
             if remaining <= 0:

@@ -7,7 +7,7 @@ sealed with what was done until then.
 
 import platform
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Protocol
@@ -17,6 +17,7 @@ import orjson
 from simulator.agent_host import end_orphans
 from simulator.agent_process import AgentHost, AgentNotStartable
 from simulator.answer import Answer, answer_of, failure
+from simulator.canonical import canonical_of_parsed
 from simulator.protocol import Connection, FrameTooLong, parse
 from simulator.replay import compose, open_session
 from simulator.sealing import ATTEMPT_LOST, LIMIT_ERRORS, seal
@@ -68,6 +69,7 @@ class Recorder:
         place: launcher, host and worker, as the ledgers say.
         isolation: what stands between the agents and this recorder.
         when_idle: called where an agent takes its time; see :attr:`Connection.when_idle`.
+        spared: this process's children that are no agents'.
     """
 
     def __init__(
@@ -77,8 +79,10 @@ class Recorder:
         place: dict[str, str],
         isolation: str = "process",
         when_idle: Callable[[], float | None] | None = None,
+        spared: Collection[int] = (),
     ) -> None:
         self._when_idle = when_idle
+        self._spared = spared
         self._journal = journal
         self._start_host = start_host
         self._envelope = {"isolation": isolation, "place": place}
@@ -107,7 +111,8 @@ class Recorder:
                     host.end()
                 except OSError:  # HostGone or TimeoutError
                     self._abandon(key)
-        document = seal(*trial.parts(answer, self._envelope))
+        # Frames were parsed, calls checked by the session, answers by their model: there is nothing but JSON in it.
+        document = seal(*trial.parts(answer, self._envelope), canonical=canonical_of_parsed)
         self._journal.ledger(lease.attempt, document)
         return document
 
@@ -154,7 +159,7 @@ class Recorder:
     def _abandon(self, key: tuple[Any, ...]) -> None:
         """Ends a host that no longer answers, and what its agents had left to it and is now ours."""
         self._hosts.pop(key).close()
-        end_orphans([host.pid for host in self._hosts.values() if host.pid is not None])
+        end_orphans([*self._spared, *(host.pid for host in self._hosts.values() if host.pid is not None)])
 
 
 class _Trial:

@@ -3,6 +3,7 @@
 The ledger's wire format is in simulator/ledger.py, which a recorder never loads: its start is to cost little.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 from simulator.canonical import canonical, sha256
@@ -18,18 +19,20 @@ LIMIT_ERRORS = frozenset({"TimeLimit", "CallLimit", "TokenLimit", "MoneyLimit", 
 """Execution errors that say which limit ended the trial: the check ``budget``, not ``execution_error``."""
 
 
-def seal(content: dict[str, Any], envelope: dict[str, Any]) -> bytes:
+def seal(content: dict[str, Any], envelope: dict[str, Any], *, canonical: Callable[[Any], bytes] = canonical) -> bytes:
     """The ledger document of a content and an envelope, both as JSON values.
 
     Written member by member, in RFC 8785's order, so that the content is made canonical once, not twice.
+
+    Args:
+        canonical: ``canonical_of_parsed`` where both hold nothing but what came out of a JSON parser or was checked.
     """
-    content_bytes = canonical(content)
-    envelope_bytes = canonical(envelope)
-    content_hash = sha256(content_bytes)
-    ledger_hash = sha256(b'{"content_hash":"%b","envelope":%b}' % (content_hash.encode(), envelope_bytes))
+    content_bytes, envelope_bytes = canonical(content), canonical(envelope)
+    content_hash = sha256(content_bytes).encode()
+    ledger_hash = sha256(b'{"content_hash":"%b","envelope":%b}' % (content_hash, envelope_bytes)).encode()
     return b'{"content":%b,"content_hash":"%b","envelope":%b,"ledger_hash":"%b","version":1}' % (
         content_bytes,
-        content_hash.encode(),
+        content_hash,
         envelope_bytes,
-        ledger_hash.encode(),
+        ledger_hash,
     )

@@ -56,7 +56,12 @@ class Session:
         signature: Mapping[str, str] | None = self.world.tools.get(tool) if isinstance(tool, str) else None
         if signature is None or not isinstance(arguments, dict) or arguments.keys() != signature.keys():
             return True
-        return any(not _is(kind, arguments[name]) for name, kind in signature.items())
+        for name, kind in signature.items():
+            value = arguments[name]
+            # An ASCII text fits every kind but integers: what most are.
+            if not (type(value) is str and kind != "integer" and value.isascii()) and not _is(kind, value):
+                return True
+        return False
 
 
 def _is(kind: str, value: Any) -> bool:

@@ -4,12 +4,13 @@ The local one talks to the runner's intake over a socket on descriptor 0, in fra
 the document's bytes. It ends when the socket closes, and with the runner, however that ends.
 """
 
-import argparse
 import os
 import socket
+import sys
 import time
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import orjson
 
@@ -17,36 +18,42 @@ from simulator.agent_host import become_subreaper, die_with_parent
 from simulator.agent_process import AgentHost, AgentNotStartable, environment
 from simulator.journal import Journal
 from simulator.recorder import Lease, ProviderFailed, Recorder
+from simulator.zygote import Zygote
 
 _FLUSH_SECONDS = 0.01
 
 
 def main() -> None:
-    """``python -m simulator.worker`` with the options below, the intake on descriptor 0."""
-    parser = argparse.ArgumentParser(prog="simulator.worker")
-    parser.add_argument("--root", type=Path, required=True)
-    parser.add_argument("--journal", type=Path, required=True)
-    parser.add_argument("--log", type=Path, required=True)
-    parser.add_argument("--name", required=True)
-    parser.add_argument("--runner", type=int, required=True, help="the process to die with")
-    arguments = parser.parse_args()
+    """Serves the intake on descriptor 0, whose first message is ``{"worker": {...}}``: who it is, and its environment.
+
+    Until that has come it holds nothing that an agent may not know, its own environment being empty. The
+    argument is the process id of the runner, to die with.
+    """
     die_with_parent()
-    if os.getppid() != arguments.runner:
+    if os.getppid() != int(sys.argv[1]):
         return  # it had died before it could take this process along
     become_subreaper()
+    zygote = Zygote.fork()
     intake = Intake(socket.socket(fileno=os.dup(0)))
-    with arguments.log.open("ab", buffering=0) as log:
+    message = intake.next()
+    if message is None:
+        return
+    given = message["worker"]
+    os.environ.update((_path(name), _path(value)) for name, value in given["environment"].items())
+    journal_path = Path(_path(given["journal"]))
+    with open(_path(given["log"]), "ab", buffering=0) as log:  # noqa: PTH123
         try:
-            journal = Journal(arguments.journal)
+            journal = Journal(journal_path)
         except OSError as error:
-            intake.say({"stuck": f"{arguments.journal}: {error.strerror}"})
+            intake.say({"stuck": f"{journal_path}: {error.strerror}"})
             intake.flush()
             return
         recorder = Recorder(
             journal,
-            lambda agent, env: AgentHost.start(agent, arguments.root, environment(env), log),
-            {"launcher": "processes", "host": socket.gethostname(), "worker": arguments.name},
+            partial(_start_host, zygote, Path(_path(given["root"])), log),
+            {"launcher": "processes", "host": socket.gethostname(), "worker": given["name"]},
             when_idle=intake.flush_some,
+            spared=[zygote.pid] if zygote else [],
         )
         try:
             serve(intake, recorder)
@@ -54,6 +61,22 @@ def main() -> None:
             pass  # the runner has died: whoever comes after it reads the journal
         finally:
             recorder.close()
+
+
+def _start_host(zygote: Zygote | None, root: Path, log: BinaryIO, agent: str | None, env: list[str]) -> AgentHost:
+    """A fork server: forked where that is as good as started, which simulator/zygote.py says."""
+    given = environment(env)
+    if zygote is not None and not given and ":" not in (agent or ""):
+        forked = zygote.fork_host(agent, root, log)
+        if forked is not None:
+            process, control = forked
+            return AgentHost(control, process)
+    return AgentHost.start(agent, root, given, log)
+
+
+def _path(written: str) -> str:
+    """A text of the system's, which travels as Latin-1 since it need not be Unicode."""
+    return os.fsdecode(written.encode("latin-1"))
 
 
 class IntakeGone(Exception):  # noqa: N818 - reads as what happened

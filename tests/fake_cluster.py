@@ -151,7 +151,8 @@ class FakeCluster:
         """One step of the Job controller: missing pods are created, Jobs whose indexes are done end."""
         with self._lock:
             for job in list(self.objects["jobs"].values()):
-                if job["spec"].get("suspend") or _is_over(job):
+                spec = job.get("spec", {})
+                if "completions" not in spec or spec.get("suspend") or _is_over(job):
                     continue
                 self._run_job(job)
 

@@ -58,11 +58,11 @@ def run(
         registered = []
         for resolved, manifest in zip(loaded.matrices, manifests, strict=True):
             placement = WantedPlacement(
-                trials_per_pod=trials_per_pod or 1,
+                trials_per_pod=trials_per_pod or resolved.trials_per_pod,
                 parallelism=parallelism or resolved.parallelism_asked,
                 queue=queue,
-                images=resolved.images,
-                providers=resolved.providers,
+                images=dict(resolved.images),
+                providers=dict(resolved.providers),
                 only=only_terms(parsed_only(only)),
                 reuse=reuse,
             )

@@ -1,5 +1,6 @@
 """cellwise run and cellwise resume: from a matrix file to the table, and to Phoenix."""
 
+import gc
 import json as json_format
 import os
 import re
@@ -30,6 +31,7 @@ from grading.commands import (
 from grading.commands.judge import check_judge, judge_stage, tell
 from grading.commands.progress import Shown, watching
 from grading.commands.publish import Target, publish_to
+from grading.launcher import Loading
 from grading.manifest import Manifest, ResolvedStudy, differences, resolve
 from grading.planning import register
 from grading.results import summary_of
@@ -56,15 +58,15 @@ def run(
         raise reuse_needs_one(loaded)
     _check_parallelism(parallelism)
     for resolved in loaded.matrices:
+        check_runs_here(resolved)
         check_only(only, resolved.manifest)
         check_judge(resolved)
-        _refuse_images(resolved)
     target = Target.of(phoenix)
     for resolved in loaded.matrices:
         tell_unset(resolved.manifest)
     results: list[dict[str, Any]] = []
     # What is to be reused is in a store already: none is made for a wrong word.
-    with open_store(store, create=reuse is None) as opened:
+    with _loading(loaded, parallelism, store) as workers, open_store(store, create=reuse is None) as opened:
         registered = [_registered(opened, resolved, reuse=reuse) for resolved in loaded.matrices]
         _skip_if_up_to_date(target, opened, registered)
         if loaded.of_comparisons and not json:
@@ -84,6 +86,7 @@ def run(
                         parallelism=parallelism,
                         target=target,
                         json=json,
+                        loading=workers,
                     )
                 )
     status = next(code for code in WORST_FIRST if code in [result["status"] for result in results])
@@ -94,6 +97,24 @@ def run(
         print(json_format.dumps(results[0]))
     if status:
         raise typer.Exit(status)
+
+
+@contextmanager
+def _loading(study: Study, parallelism: int | None, store: str) -> Iterator[list[Loading]]:
+    """Workers that load while the store is made: all is to be run where there is none yet."""
+    first = study.matrices[0]
+    count = 0
+    if "://" not in store and not Path(store).exists():
+        planned = len(first.manifest.cases) * len(first.manifest.conditions) * first.manifest.repetitions
+        strict = first.manifest.schedule.order == "strict"
+        count = 1 if strict else min(parallelism or first.parallelism, planned)
+    started: list[Loading] = []
+    try:
+        started += [Loading() for _ in range(count)]
+        yield started
+    finally:
+        for one in started:
+            one.end()
 
 
 def tell_executions(study: Study) -> None:
@@ -151,16 +172,6 @@ def _check_parallelism(parallelism: int | None) -> None:
         raise fail(f"--parallelism {parallelism}: {MOST_PROCESSES} at most on one machine")
 
 
-def _refuse_images(resolved: ResolvedStudy) -> None:
-    """What is registered for an image must be what its image does, not what lies in a folder here."""
-    if resolved.images:
-        named = ", ".join(resolved.images)
-        raise fail(
-            f"{resolved.matrix_file}: agents in images run on a cluster alone ({named}): run it with --on kubernetes, "
-            "or without 'image'"
-        )
-
-
 def resume(
     word: str | None, *, only: list[str] | None, parallelism: int | None, phoenix: str, store: str, json: bool
 ) -> None:
@@ -178,8 +189,8 @@ def resume(
                 "Undo that to resume, or start a new matrix: "
                 f"cellwise run {shlex.quote(str(resolved.matrix_file))} --reuse {matrix.id}"
             )
+        check_runs_here(resolved)
         check_only(only, manifest)
-        _refuse_images(resolved)
         tell_unset(manifest)
         matrix = _unpaused(opened, matrix)
         _skip_if_up_to_date(target, opened, [matrix])
@@ -200,6 +211,7 @@ def _advance(
     parallelism: int | None,
     target: Target,
     json: bool,
+    loading: list[Loading] | None = None,
 ) -> dict[str, Any]:
     """Runs a matrix as far as it gets, prints its table and publishes it. Returns what ``--json`` prints."""
     cells = None
@@ -216,7 +228,10 @@ def _advance(
             parallelism=parallelism or study.parallelism,
             only=cells,
             watch=lambda progress: watch(shown(progress)),
+            loading=loading,
         )
+        # What the command has loaded stays: looking through it for garbage again and again took it a tenth of its time.
+        gc.freeze()
         started = time.monotonic()
         with draining(runner):
             runner.run()
@@ -352,6 +367,18 @@ def tell_unset(manifest: Manifest) -> None:
         unset = [name for name in condition.agent.env if name not in os.environ]
         if unset:
             print(f"cellwise: {condition.name}: not set in this environment: {', '.join(unset)}", file=sys.stderr)
+
+
+def check_runs_here(resolved: ResolvedStudy) -> None:
+    """Refuses a matrix of which this machine's processes cannot run every condition.
+
+    Raises:
+        typer.Exit: with the conditions whose agents run from an image.
+    """
+    if resolved.images:
+        names = ", ".join(resolved.images)
+        have = "has an image, whose agent runs" if len(resolved.images) == 1 else "have images, whose agents run"
+        raise fail(f"{resolved.matrix_file}: {names} {have} on a cluster alone: add --on kubernetes, or remove image")
 
 
 def check_only(only: list[str] | None, manifest: Manifest) -> None:

@@ -22,12 +22,15 @@ ChargeOutcome = Literal["claimed", "nothing", "open", "missing"]
 matrix does not run. ``open``, ``missing``: what became of the trial, as when an attempt is lost."""
 
 
-def charge(store: Store, launch_id: str, index: int | None, pod: Pod, reason: str) -> ChargeOutcome:
+def charge(store: Store, launch_id: str, index: int | None, pod: Pod, reason: str, why: str) -> ChargeOutcome:
     """Counts a pod as a lost attempt at the first open trial of its index, unless it ever held one.
+
+    Where that was the trial's last attempt, its cell fails: pods of it do not get as far as to ask.
 
     Args:
         index: None where not even a pod is known, as when a Job was deleted at once: the launch's first open trial is
             then charged, unless any pod of it ever held one. ``pod`` stands for the Job in that case.
+        why: what the cell fails with.
 
     Raises:
         NotFound: for a launch that does not exist.
@@ -45,7 +48,7 @@ def charge(store: Store, launch_id: str, index: int | None, pod: Pod, reason: st
         if state != "running":
             return "nothing"
         asked = (
-            sa.select(trial.c.id, trial.c.attempt, launch_trial.c.launch_index)
+            sa.select(trial.c.id, trial.c.attempt, trial.c.cell_id, launch_trial.c.launch_index)
             .select_from(launch_trial)
             .join(trial, trial.c.id == launch_trial.c.trial_id)
             .join(launch, launch.c.id == launch_trial.c.launch_id)
@@ -90,8 +93,12 @@ def charge(store: Store, launch_id: str, index: int | None, pod: Pod, reason: st
                 "launch_index": found.launch_index,
             },
         ).scalar_one()
-        outcome = lose_attempts(store, connection, [Lost(attempt_id, reason)])[0]
-        return "missing" if outcome == "missing" else "open"
+        if lose_attempts(store, connection, [Lost(attempt_id, reason)])[0] != "missing":
+            return "open"
+        connection.execute(cell.update().where(cell.c.id == found.cell_id).values(state="failed", reason=why))
+        of_cell = (trial.c.cell_id == found.cell_id) & (trial.c.state == "open")
+        connection.execute(trial.update().where(of_cell).values(state="missing"))
+        return "missing"
 
 
 def asked(store: Store, pod_uids: Collection[str]) -> set[str]:

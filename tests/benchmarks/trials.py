@@ -1,6 +1,7 @@
 """How many trials a second one machine runs, keeps, validates and grades; and a peer beside it in the same run.
 
     ./dev bench [--repetitions 250] [--runs 3] [--without-peer]
+    ./dev bench --memory --repetitions 1250
 
 4 cases x 2 conditions x 250 repetitions with the reused deterministic agents, through the command line, on SQLite with
 synchronous=FULL: a trial is counted once its ledger and grade are on disk. The peer is inspect_ai, running the same
@@ -25,6 +26,8 @@ import psutil
 
 ROOT = Path(__file__).resolve().parents[2]
 STUDY = ROOT / "grading/studies/order-resolution"
+ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+"""Without what would have each process compile its modules anew."""
 
 
 def main() -> None:
@@ -33,7 +36,11 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--parallelism", type=int, default=2)
     parser.add_argument("--without-peer", action="store_true")
+    parser.add_argument("--memory", action="store_true", help="measure memory in place of rates, in one run")
     arguments = parser.parse_args()
+    if arguments.memory:
+        print(json.dumps(ours(arguments.repetitions, arguments.parallelism, reuse=True, memory=True)))
+        return
     rates: dict[str, list[float]] = {}
     for _ in range(arguments.runs):
         found = [ours(arguments.repetitions, arguments.parallelism, reuse=True)]
@@ -50,7 +57,8 @@ def main() -> None:
         print(f"ratio of the medians: {ratio:.1f}")
 
 
-def ours(repetitions: int, parallelism: int, *, reuse: bool) -> dict[str, object]:
+def ours(repetitions: int, parallelism: int, *, reuse: bool, memory: bool = False) -> dict[str, object]:
+    """``memory``: whether to look at it, which takes the processors time."""
     with tempfile.TemporaryDirectory() as folder:
         study = Path(folder)
         matrix = (STUDY / "matrix.yaml").read_text().replace("order: strict", "order: parallel")
@@ -63,8 +71,8 @@ def ours(repetitions: int, parallelism: int, *, reuse: bool) -> dict[str, object
         command += ["--store", str(study / "store/cellwise.db"), "--parallelism", str(parallelism), "--json"]
         used = processor_seconds()
         started = time.monotonic()
-        process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE)
-        memory = Memory(process.pid)
+        process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, env=ENVIRONMENT)
+        watched = Memory(process.pid) if memory else None
         assert process.stdout is not None
         result = json.loads(process.stdout.read())
         process.wait()
@@ -79,17 +87,28 @@ def ours(repetitions: int, parallelism: int, *, reuse: bool) -> dict[str, object
             "advancing_seconds": round(advancing, 2),
             "processor_ms_per_trial": round((processor_seconds() - used) / trials * 1000, 2),
             "whole_command_seconds": round(seconds, 2),
-            "peak_memory_mb": round(memory.peak() / 1e6),
+            **({"peak_memory_mb": round(watched.peak() / 1e6)} if watched else {}),
         }
 
 
 def peer(repetitions: int) -> dict[str, object]:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    with tempfile.TemporaryDirectory() as folder:
-        command = [str(ROOT / ".venv-benchmarks/bin/python"), str(ROOT / "tests/benchmarks/peer.py"), str(repetitions)]
-        done = subprocess.run(command, cwd=folder, env=environment, stdout=subprocess.PIPE, check=True)
-    found: dict[str, object] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    """A process for each condition, side by side: one alone leaves the second processor idle."""
+    environment = {**ENVIRONMENT, "PYTHONPATH": str(ROOT)}
+    command = [str(ROOT / ".venv-benchmarks/bin/python"), str(ROOT / "tests/benchmarks/peer.py"), str(repetitions)]
+    with tempfile.TemporaryDirectory() as one, tempfile.TemporaryDirectory() as other:
+        running = [
+            subprocess.Popen([*command, condition], cwd=folder, env=environment, stdout=subprocess.PIPE)
+            for folder, condition in ((one, "descriptive-control"), (other, "first-record-mutant"))
+        ]
+        found = [json.loads(process.communicate()[0].splitlines()[-1]) for process in running]
+    assert [process.returncode for process in running] == [0, 0]
+    trials = sum(each["trials"] for each in found)
+    return {
+        "what": "inspect_ai",
+        "trials": trials,
+        "trials_per_second": round(trials / max(each["seconds"] for each in found), 1),
+        "processor_ms_per_trial": statistics.mean(each["processor_ms_per_trial"] for each in found),
+    }
 
 
 def processor_seconds() -> float:
@@ -114,8 +133,8 @@ class Memory:
             try:
                 for one in [self._process, *self._process.children(recursive=True)]:
                     try:
-                        held += one.memory_full_info().pss
-                    except psutil.Error:
+                        held += pss(one.pid)
+                    except (OSError, StopIteration):
                         continue
             except psutil.Error:
                 return
@@ -125,6 +144,12 @@ class Memory:
         self._ended.set()
         self._thread.join()
         return self._highest
+
+
+def pss(pid: int) -> int:
+    """Bytes. The kernel's own sum: the list that psutil adds up takes it many times as long."""
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))
 
 
 if __name__ == "__main__":

@@ -1,10 +1,11 @@
 """A matrix on a cluster and the cells API over its store, as pods see it: no Kubernetes, real stores, real ledgers."""
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import anyio
 import httpx
 import orjson
 from anyio.from_thread import BlockingPortal, start_blocking_portal
@@ -82,6 +83,19 @@ class Client:
 
         async def send() -> httpx.Response:
             return await self._client.post(path, content=body, headers=headers)
+
+        return self._portal.call(send)
+
+    def stall(self, token: str, size: int) -> httpx.Response:
+        """Says that it sends so many bytes, and sends one."""
+
+        async def body() -> AsyncIterator[bytes]:
+            yield b"{"
+            await anyio.sleep(30)
+
+        async def send() -> httpx.Response:
+            headers = {"authorization": f"Bearer {token}", "content-length": str(size)}
+            return await self._client.post("/v1/ledger?attempt=1", content=body(), headers=headers)
 
         return self._portal.call(send)
 

@@ -40,6 +40,7 @@ class PeopleServer:
         with socket.create_server(("127.0.0.1", 0)) as free:
             self.port = int(free.getsockname()[1])
         self.url = f"http://127.0.0.1:{self.port}"
+        self._http = httpx.Client(base_url=self.url, timeout=60, trust_env=False, verify=False)
         self._server: uvicorn.Server | None = None
         self._thread: threading.Thread | None = None
 
@@ -60,9 +61,13 @@ class PeopleServer:
             assert not self._thread.is_alive()
             self._server = None
 
+    def close(self) -> None:
+        self._http.close()
+        self.stop()
+
     def request(self, method: str, path: str, role: str | None = "editor", **rest: object) -> httpx.Response:
         headers = {"authorization": f"Bearer {role}"} if role is not None else {}
-        return httpx.request(method, self.url + path, headers=headers, timeout=60, **rest)  # type: ignore[arg-type]
+        return self._http.request(method, path, headers=headers, **rest)  # type: ignore[arg-type]
 
 
 @contextmanager
@@ -72,7 +77,7 @@ def people_server(store: Store) -> Iterator[PeopleServer]:
     try:
         yield server
     finally:
-        server.stop()
+        server.close()
 
 
 def run_cells(store: Store, folder: Path, *, slowly: float = 0.0) -> list[str]:

@@ -1,4 +1,5 @@
-"""A pod without a cluster: the recorder's process as it runs in one, and a real HTTP intake that can be made to fail."""
+"""A pod without a cluster: the recorder's process as it runs in one, and a real HTTP intake that can be made to
+fail."""
 
 import json
 import os
@@ -80,6 +81,7 @@ class _Server(ThreadingHTTPServer):
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
     server: _Server
 
     def do_POST(self) -> None:
@@ -212,7 +214,13 @@ def after(do: Callable[[], Any]) -> Fault:
 class Pod:
     """The recorder's process."""
 
-    def __init__(self, folder: Path, intake: Intake | str, environ: dict[str, str | None] | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        intake: Intake | str,
+        environ: dict[str, str | None] | None = None,
+        command: list[str] | None = None,
+    ) -> None:
         token = folder / "token"
         if not token.exists():
             token.write_text(TOKEN)
@@ -233,7 +241,7 @@ class Pod:
             **(environ or {}),
         }
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "simulator.pod"],
+            command or [sys.executable, "-m", "simulator.pod"],
             env={name: value for name, value in everything.items() if value is not None},
             cwd=folder,
             stdout=subprocess.PIPE,

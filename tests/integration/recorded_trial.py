@@ -111,11 +111,12 @@ def descendants(pid: int | None = None) -> set[int]:
 
 
 def marked(word: str) -> set[int]:
-    """The living processes whose command line or environment holds a word."""
+    """The living processes whose command line, environment or working directory holds a word."""
     found = set()
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             seen = (folder / "cmdline").read_bytes() + (folder / "environ").read_bytes()
+            seen += os.fsencode((folder / "cwd").readlink())
             state = (folder / "stat").read_bytes().rpartition(b") ")[2][:1]
         except OSError:
             continue

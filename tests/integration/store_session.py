@@ -8,7 +8,8 @@ from dataclasses import replace
 
 import sqlalchemy as sa
 
-from grading.store import Store, judgments, matrices, reading
+from grading.store import Store, copying, judgments, launching, matrices, placing, reading
+from grading.store.charging import charge
 from grading.store.delivering import Delivery, Quarantined, deliver, quarantine
 from grading.store.grades import Grade, add_grades
 from grading.store.leasing import Claimed, claim, renew, running
@@ -156,7 +157,66 @@ def use_every_transaction(where: str) -> Store:
         matrices.reopen(store, new)
         _run(store, new, owner, faulty=False)
         matrices.finish(store, new)
+    _on_cluster(store)
+    _copy(store, old)
     return store
+
+
+def _on_cluster(store: Store) -> None:
+    """A controller and its pods: the first Job's name is somebody else's, the first pod ends before it asks."""
+    matrix_id = register_matrix(store, "cluster", cases=1)
+    if reading.find_matrix(store, matrix_id).state == "registered":
+        matrices.start(store, matrix_id)
+    if reading.find_matrix(store, matrix_id).state != "running":
+        return
+    placing.place(store, matrix_id, placing.Placement())
+    store.check_writable()
+    for held in launching.held(store, [matrix_id]):
+        _deliver_of_pod(store, held.attempt_id)
+    for left in launching.unfinished(store):
+        if left.state == "ended":
+            launching.job_deleted(store, left.id)
+    for cell in reading.cells(store, matrix_id):
+        while (launch := _launch(store, matrix_id, cell.id)) is not None:
+            if launch.generation == 1 and launch.condition == CONDITIONS[0]:
+                launching.name_taken(store, launch.id, "a Job of somebody else")
+                continue
+            launching.created(store, launch.id, f"uid of {launch.job}")
+            launching.waiting(store, launch.id, None)
+            charge(store, launch.id, 0, launching.Pod("early", "early", "node"), "pod_deleted", "somebody deleted it")
+            for index in range(launch.completions):
+                pod = launching.Pod(f"{launch.job}-{index}", "pod", "node")
+                found = launching.claim(store, launch.id, index, pod, lease_seconds=60)
+                if isinstance(found, launching.PodClaim):
+                    launching.journal(store, found.attempt_id, pod.uid, 0, [b"begins"])
+                    _deliver_of_pod(store, found.attempt_id)
+            launching.release(store, launch.id, 0)
+            launching.end(store, launch.id)
+            launching.job_deleted(store, launch.id)
+    matrices.finish(store, matrix_id)
+
+
+def _launch(store: Store, matrix_id: int, cell_id: int) -> launching.Launch | None:
+    known = (one for one in launching.of_matrix(store, matrix_id) if one.cell_id == cell_id and one.state != "ended")
+    return next(known, None) or launching.plan(store, matrix_id, cell_id)
+
+
+def _deliver_of_pod(store: Store, attempt_id: int) -> None:
+    sent = Delivery(attempt_id, None, digest("c0"), digest(f"{attempt_id}cc"), b"of a pod", 10, 20)
+    deliver(store, [sent], grades=[passed(attempt_id)], graders=GRADERS)
+
+
+def _copy(store: Store, matrix_id: int) -> None:
+    """What a laptop does with a cluster's matrix, here within one store."""
+    copied = register_matrix(store, "copied", cases=3)
+    copying.write_trials(
+        store, copied, copying.read_trials(store, matrix_id, after=-1, limit=100, most_bytes=1_000_000)
+    )
+    copying.write_incidents(store, copied, copying.read_incidents(store, matrix_id, after=0, limit=100))
+    delivered = reading.trials(store, copied, states=["delivered"])
+    if grades := [passed(one.evidence_attempt_id or 0) for one in delivered]:
+        add_grades(store, grades, GRADERS)
+    copying.settle(store, copied, "incomplete", {("candidate", "case-2"): "the image cannot be pulled"})
 
 
 def _run(store: Store, matrix_id: int, owner: str, *, faulty: bool) -> None:

@@ -159,6 +159,30 @@ def test_bodies_beyond_their_size_are_refused_before_they_are_read(cluster: Clus
     assert "may have" in reason(client.post("/v1/assignment", pod, body, **{"content-length": "1"}), 413)
 
 
+def test_bodies_that_never_arrive_are_given_up(
+    cluster: Cluster, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("grading.cells_service._BODY_SECONDS", 0.05)
+    pod = cluster.pod(cluster.launch())
+    for _ in range(6):  # more than there is room for at once
+        assert "did not arrive within" in reason(client.stall(pod, LARGEST_LEDGER), 408)
+
+
+def test_what_is_sent_at_once_has_a_limit(cluster: Cluster, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("grading.cells_service._BODY_SECONDS", 1.5)
+    pod = cluster.pod(cluster.launch())
+    answers: list[int] = []
+    threads = [
+        threading.Thread(target=lambda: answers.append(client.stall(pod, LARGEST_LEDGER).status_code)) for _ in range(5)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(answers) == [408, 408, 408, 408, 503]
+    assert client.ask(pod).status_code == 200
+
+
 def test_other_paths_and_methods(cluster: Cluster, client: Client) -> None:
     pod = cluster.pod(cluster.launch())
     assert reason(client.post("/v1/matrices", pod, b"{}"), 404) == "Not Found"

@@ -107,6 +107,19 @@ BAD_FILES = {
 }  # fmt: skip
 
 
+def test_an_agent_of_an_image_runs_on_a_cluster_alone(study: Path) -> None:
+    """Also where its module is not on this machine; what would run it can still be planned."""
+    image = f"registry.example/team/agent@sha256:{'0' * 64}"
+    edit(study / "matrix.yaml", "agent: agent:answer", f"agent: agent:answer\n    image: {image}")
+    (study / "agent.py").unlink()
+    assert refused(study, "run", "matrix.yaml", "--phoenix", "off") == (
+        "cellwise: matrix.yaml: current, never-asks have images, whose agents run on a cluster alone: "
+        "add --on kubernetes, or remove image\n"
+    )
+    planned = cellwise(study, "plan", "matrix.yaml")
+    assert planned.returncode == 0, planned.stderr
+
+
 @pytest.mark.parametrize("what", BAD_FILES)
 def test_a_bad_file_is_told_at_its_line_and_nothing_is_written(what: str, study: Path) -> None:
     file, old, new, message = BAD_FILES[what]

@@ -99,7 +99,9 @@ BOTH = """
 
 
 def workers(runner: int) -> list[int]:
-    return [pid for pid in descendants(runner) if b"simulator.worker" in _command(pid)]
+    """Without what is forked from them, which has their command line."""
+    found = {pid for pid in descendants(runner) if b"simulator.worker" in _command(pid)}
+    return sorted(found - {below for pid in found for below in descendants(pid)})
 
 
 def agents(runner: int) -> list[int]:

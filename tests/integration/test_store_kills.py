@@ -8,7 +8,7 @@ import pytest
 import sqlalchemy as sa
 from store_session import cut_off, use_every_transaction, violations
 
-from grading.store import Store, TransactionName, reading
+from grading.store import Store, TransactionName, launching, reading
 from grading.store.tables import attempt, grade, judge_call, judgment, ledger, trial
 
 MOMENTS = [(name, 1) for name in get_args(TransactionName)]
@@ -35,20 +35,30 @@ def test_undisturbed(store_url: str) -> None:
 def _came_to_its_end(store: Store) -> None:
     assert violations(store) == []
     states = [(one.name, one.state) for one in reading.matrices(store)]
-    assert states == [("old", "incomplete"), ("new", "complete"), ("cancelled", "cancelled")]
-    old, new, _ = (one.id for one in reading.matrices(store))
+    assert states == [
+        ("old", "incomplete"),
+        ("new", "complete"),
+        ("cancelled", "cancelled"),
+        ("cluster", "complete"),
+        ("copied", "incomplete"),
+    ]
+    old, new, _, cluster, copied = (one.id for one in reading.matrices(store))
     assert reading.counts(store, old) == {"open": 0, "leased": 0, "delivered": 0, "graded": 10, "missing": 2}
     assert reading.counts(store, new) == {"open": 0, "leased": 0, "delivered": 0, "graded": 12, "missing": 0}
+    assert reading.counts(store, cluster) == {"open": 0, "leased": 0, "delivered": 0, "graded": 4, "missing": 0}
+    assert reading.counts(store, copied) == reading.counts(store, old)
+    assert launching.unfinished(store) == []
+    assert reading.lost_attempts(store, cluster) == {"pod_deleted": 1}
     # Six trials of the baseline are taken over, six of the changed candidate run.
     assert sum(one.reused_from is not None for one in reading.trials(store, new)) == 6
     with store.reading() as connection:
-        assert connection.execute(sa.select(sa.func.count()).select_from(ledger)).scalar_one() == 10 + 6
-        assert connection.execute(sa.select(sa.func.count()).select_from(grade)).scalar_one() == 10 + 12
+        assert connection.execute(sa.select(sa.func.count()).select_from(ledger)).scalar_one() == 10 + 6 + 4 + 10
+        assert connection.execute(sa.select(sa.func.count()).select_from(grade)).scalar_one() == 10 + 12 + 4 + 10
         for once in (judge_call, judgment):
             assert connection.execute(sa.select(sa.func.count()).select_from(once)).scalar_one() == 10
         sealed = sa.select(attempt.c.state).join(trial, trial.c.evidence_attempt_id == attempt.c.id)
         third = sealed.where(trial.c.matrix_id == old, trial.c.sequence == 2)
         assert connection.execute(third).scalar_one() == "lost"
     assert reading.discarded_after_consequential_call(store, old) == {"baseline": 1}
-    assert [one.kind for one in reading.incidents(store)] == ["ledger_malformed"]
+    assert [one.kind for one in reading.incidents(store)] == ["ledger_malformed", "job_name_taken", "ledger_malformed"]
     assert [one.state for one in reading.publications(store, old)] == ["published"]

@@ -77,7 +77,7 @@ def run(agent: Callable[..., Any], case: Case, *, backwards: bool = False, **set
         output = agent(request, tools, **settings)
     except Exception as error:
         return tools.content(case, error=type(error).__name__)
-    if not isinstance(output, dict):
+    if not isinstance(output, dict | Output):
         return tools.content(case, error="InvalidOutput")
     return tools.content(case, Output.model_validate(output))
 

@@ -406,3 +406,59 @@ def test_studies_are_found_by_name_file_and_folder(study: Path, tmp_path: Path) 
     (tmp_path / "empty").mkdir()
     with pytest.raises(FileError, match=r"the folder holds no matrix\.yaml"):
         find_study(str(tmp_path / "empty"))
+
+
+DIGEST = "sha256:" + "0123456789abcdef" * 4
+IMAGE = f"registry.example/team/agent@{DIGEST}"
+
+
+def test_an_agent_of_an_image_is_known_by_its_digest_and_is_never_imported(study: Path) -> None:
+    (study.parent / "my_agent.py").unlink()
+    changed(study, "    settings:", f"    image: {IMAGE}\n    provider: openai\n    settings:")
+    changed(study, "repetitions: 2", "repetitions: 2\ntrials_per_pod: 2")
+    resolved = resolve(study)
+    mine = resolved.manifest.conditions[1].agent
+    assert (mine.name, mine.source, mine.reuse) == ("my_agent:answer", DIGEST, False)
+    assert (dict(resolved.images), dict(resolved.providers)) == ({"mine": IMAGE}, {"mine": "openai"})
+    assert resolved.trials_per_pod == 2
+    document = resolved.manifest.document()
+    for word in (b"registry.example", b"openai", b"trials_per_pod", b'"image"', b'"provider"'):
+        assert word not in document
+    # Where the image lies, whose model it asks and how trials are packed into pods changes nothing about the results.
+    changed(study, "registry.example/team/agent", "elsewhere.example/agent")
+    changed(study, "provider: openai", "provider: another")
+    changed(study, "trials_per_pod: 2", "trials_per_pod: 1")
+    assert resolve(study).manifest.document() == document
+    changed(study, DIGEST, "sha256:" + "f" * 64)
+    assert differences(resolved.manifest, resolve(study).manifest) == ["agent my_agent:answer: source files"]
+
+
+@pytest.mark.parametrize(
+    ("agent", "more", "message"),
+    [
+        ("my_agent", "", "conditions[0].image: 'my_agent' is a packaged agent"),
+        ("'my_agent:'", "", "conditions[0].agent: 'my_agent:' is no module:function"),
+        ("simulator.x:answer", "", "the module name 'simulator' is Cellwise's own"),
+        ("my_agent:answer", "    reuse: true\n", "only packaged deterministic agents may be reused"),
+        (
+            "my_agent:answer",
+            "    sources: [x]\n",
+            "the agent's image says already what it is made of: remove 'sources'",
+        ),
+    ],
+)
+def test_images_of_agents_that_cannot_be_run(study: Path, agent: str, more: str, message: str) -> None:
+    changed(study, "    agent: my_agent:answer\n", f"    agent: {agent}\n    image: {IMAGE}\n{more}")
+    ((name, line, told),) = problems(study)
+    assert (name, line) == ("matrix.yaml", 7 if "image:" in message else 6)
+    assert message in told
+
+
+def test_isolation_by_containers_is_registered_where_every_agent_has_an_image(study: Path) -> None:
+    changed(study, "repetitions: 2", "repetitions: 2\nisolation: container")
+    changed(study, "    settings:", f"    image: {IMAGE}\n    settings:")
+    assert problems(study) == [
+        ("matrix.yaml", 9, "conditions[1]: 'control' has no image, which isolation: container needs: write image")
+    ]
+    changed(study, "agent: quick-reader", f"agent: other:answer\n    image: {IMAGE}")
+    assert resolve(study).manifest.isolation == "container"

@@ -10,6 +10,8 @@ from grading.schemas import cases_schema, matrix_schema, policy_schema, slices_s
 from grading.yaml_file import FileError
 from simulator.assignment import Limits
 
+IMAGE = f"registry.example:5000/team/refund-agent@sha256:{'0123456789abcdef' * 4}"
+
 Write = Callable[[str, str], Path]
 
 LEAST = """\
@@ -40,11 +42,20 @@ def test_defaults(write: Write) -> None:
                         "image": None, "provider": None, "reuse": None, "limits": None}],
         "baseline": None, "repetitions": 1, "presented_order": "alternate", "order": "parallel",
         "graders": ["structural"], "judge": None, "calibration": None, "registry": None, "redaction": None,
-        "limits": Limits().model_dump(mode="json"), "parallelism": None, "seed": None,
+        "limits": Limits().model_dump(mode="json"), "parallelism": None, "trials_per_pod": 1, "seed": None,
         "isolation": "process", "slice_plan": None, "estimand": "difference in contract passes", "margin": "0.03",
         "confidence": "0.95",
         "minimum_clusters": 30, "measurement_profile": "measured",
     }  # fmt: skip
+
+
+def test_an_agent_may_come_from_an_image(write: Write) -> None:
+    own = LEAST.replace("descriptive-control", "own:answer")
+    read = matrix(write, own + f"    image: {IMAGE}\n    provider: openai\ntrials_per_pod: 20\nisolation: container\n")
+    assert (read.conditions[0].image, read.conditions[0].provider) == (IMAGE, "openai")
+    assert (read.trials_per_pod, read.isolation) == (20, "container")
+    tagged = IMAGE.replace("@", ":1.0@").replace("registry.example:5000", "localhost")
+    assert matrix(write, own + f"    image: {tagged}\n").conditions[0].image == tagged
 
 
 def test_zero_is_a_seed_and_limits_may_be_below_a_second(write: Write) -> None:
@@ -90,7 +101,22 @@ def test_settings_keep_what_was_written(write: Write) -> None:
             "measurement_profile: must be measured or a mapping with the fields synthetic",
         ),
         ("measurement_profile: {synthetic: {latency_ms: 1}}", 7, "the field 'cost' is missing"),
-        ("isolation: container", 7, "isolation: must be process, not 'container'"),
+        ("isolation: user", 7, "isolation: 'user' is not possible here: (known: container, process)"),
+        (
+            "isolation: container",
+            5,
+            "conditions[0]: 'control' has no image, which isolation: container needs: write image",
+        ),
+        (f"    image: {IMAGE}", 7, "conditions[0].image: 'descriptive-control' is a packaged agent"),
+        ("    image: registry.example/agent:1.0", 7, "conditions[0].image: 'registry.example/agent:1.0' has no digest"),
+        ("    image: agent@sha256:abc", 7, "conditions[0].image: 'agent@sha256:abc' is no image such as registry."),
+        (f"    image: {IMAGE[:-1]}G", 7, "is no image such as registry.example/team/agent@sha256: and 64 of 0-9 and"),
+        (f"    image: {IMAGE.rpartition('/')[2]}", 7, "is no image such as registry.example/team/agent@sha256: and 64"),
+        (f"    image: 'a b/{IMAGE}'", 7, "is no image such as registry.example/team/agent@sha256: and 64 of 0-9 and"),
+        ("    provider: Open AI", 7, "conditions[0].provider: must be 1 to 63 of a-z, 0-9 and '-'"),
+        ("trials_per_pod: 0", 7, "trials_per_pod: must be "),
+        ("trials_per_pod: 1001", 7, "trials_per_pod: must be "),
+        ("trials_per_pod: 2.0", 7, "trials_per_pod: "),
         ("    env: [A=b]", 7, "conditions[0].env[0]: is no name of an environment variable: give the name alone"),
         ("    env: [A, A]", 7, "conditions[0].env[1]: 'A' is named twice"),
         ("    agents: x", 7, "conditions[0]: unknown field 'agents': did you mean 'agent'?"),

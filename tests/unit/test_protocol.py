@@ -16,11 +16,38 @@ from simulator.agent import InvalidCall, Tools
 from simulator.protocol import LONGEST_FRAME, Connection, DuplicateMember, FrameTooLong, parse
 
 
-@pytest.fixture
-def pair() -> Iterator[tuple[Connection, socket.socket]]:
+@pytest.fixture(params=["busy", "idle"])
+def pair(request: pytest.FixtureRequest) -> Iterator[tuple[Connection, socket.socket]]:
+    """A connection that only waits, and one whose owner has something else to do meanwhile."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        yield Connection(ours), theirs
+        connection = Connection(ours)
+        if request.param == "idle":
+            connection.when_idle = lambda: None
+        yield connection, theirs
+
+
+def test_what_else_there_is_to_do_is_done_in_each_wait_that_is_not_over_at_once(
+    pair: tuple[Connection, socket.socket],
+) -> None:
+    connection, other = pair
+    done = []
+    connection.when_idle = lambda: done.append(time.monotonic())
+    other.sendall(b"at once\n")
+    assert connection.receive(time.monotonic() + 5) == b"at once"
+    assert done == []
+    later = threading.Timer(0.2, other.sendall, [b"later\n"])
+    later.start()
+    started = time.monotonic()
+    assert connection.receive(started + 60) == b"later"
+    later.join()
+    assert len(done) == 1
+    assert 0.005 < done[0] - started < 0.2
+    with pytest.raises(TimeoutError):
+        connection.receive(time.monotonic() + 0.05)
+    assert len(done) == 2
+    other.close()
+    assert connection.receive(time.monotonic() + 5) is None
 
 
 def test_lines_in_whatever_pieces_they_come(pair: tuple[Connection, socket.socket]) -> None:

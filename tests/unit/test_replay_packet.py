@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import packets
 import pytest
 from packets import Packet, Raw, changed, seal_hashes, small_packet, written
 
@@ -81,6 +82,25 @@ def test_a_sound_packet_replays(packet: Packet, tmp_path: Path) -> None:
     anchored = replay(tmp_path, written(packet), expected_sha256=report.sha256)
     assert anchored.anchored
     assert anchored.to_json()["does_not_prove"]
+
+
+@pytest.mark.parametrize(("least", "accepted"), [("process", True), ("user", False), ("container", False)])
+def test_a_trial_must_be_isolated_at_least_as_registered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, least: str, accepted: bool
+) -> None:
+    registered = packets._manifest
+    monkeypatch.setattr(packets, "_manifest", lambda profile: registered(profile) | {"isolation": least})
+    data = written(seal_hashes(small_packet()))
+    if accepted:
+        replay(tmp_path, data)
+    else:
+        error = refused(tmp_path, data)
+        assert (error.trial, error.field) == (0, "ledger.envelope.isolation")
+        assert str(error).endswith(f"is process, and at least {least} was to be expected")
+
+
+def test_a_trial_that_was_isolated_better_than_registered_replays(packet: Packet, tmp_path: Path) -> None:
+    replay(tmp_path, changed(packet, setting(*ENVELOPE, "isolation", value="container")))
 
 
 CALLS = ("artifacts", 0, "ledger", "content", "calls")
@@ -207,7 +227,6 @@ CONTRADICTED: dict[str, tuple[Change, int | None, int | None, str]] = {
     "evidence that says it is another matrix's": (setting("rows", 0, "reused", value=True), 0, None,
         "ledger.envelope.trial"),
     "evidence of another trial": (setting(*ENVELOPE, "trial", value="0" * 32), 0, None, "ledger.envelope"),
-    "another isolation": (setting(*ENVELOPE, "isolation", value="container"), 0, None, "ledger.envelope.isolation"),
     "other software": (
         setting(*ENVELOPE, "software", "version", value="9"), 0, None, "ledger.envelope.software.version"),
     "another sealer": (setting(*ENVELOPE, "sealed_by", value="journal"), 0, None, "ledger.envelope.sealed_by"),

@@ -7,7 +7,7 @@ from pydantic import Field, StringConstraints
 from simulator.model import WireModel
 
 
-class Record(WireModel):
+class Order(WireModel):
     """One order as the shop holds it."""
 
     order_id: Annotated[str, StringConstraints(min_length=1, max_length=200)]
@@ -24,3 +24,6 @@ class Settings(WireModel):
 
     timeout_after_commit: bool = False
     """The first refund commits, then times out: the effect stands, the agent sees ToolTimeout."""
+
+
+Record = Order

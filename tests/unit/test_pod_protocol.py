@@ -1,0 +1,91 @@
+"""The cells API on the wire: today's documents stay readable, and no others are taken."""
+
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from pydantic import ValidationError
+
+from simulator import pod_protocol
+from simulator.journal import begin_line, call_line
+from simulator.pod import assigned_of
+from simulator.pod_intake import IntakeLost, Refused
+from simulator.pod_protocol import Assigned, AssignmentRequest, JournalLines, LedgerAnswer, Refusal, Unusable
+
+GOLDEN: dict[str, dict[str, Any]] = orjson.loads((Path(__file__).parent / "golden" / "cells_api_v1.json").read_bytes())
+MODELS = (AssignmentRequest, Assigned, Refusal, JournalLines, LedgerAnswer, Unusable)
+
+
+@pytest.mark.parametrize("model", MODELS, ids=lambda model: model.__name__)
+def test_every_document_of_version_1_is_read_and_written_back_the_same(model: Any) -> None:
+    document = GOLDEN[model.__name__]
+    read = model.model_validate_json(orjson.dumps(document))
+    assert orjson.loads(read.model_dump_json()) == document
+
+
+@pytest.mark.parametrize("model", MODELS, ids=lambda model: model.__name__)
+@pytest.mark.parametrize("change", [{"version": 2}, {"version": True}, {"version": "1"}, {"another": 1}])
+def test_another_version_and_further_members_are_refused(model: Any, change: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        model.model_validate_json(orjson.dumps(GOLDEN[model.__name__] | change))
+
+
+def test_the_pod_reads_what_the_intake_writes() -> None:
+    document = GOLDEN["Assigned"]
+    assert assigned_of(Assigned.model_validate_json(orjson.dumps(document)).model_dump_json().encode()) == document
+    with pytest.raises(Refused, match="of a version that this pod's image does not know"):
+        assigned_of(orjson.dumps(document | {"version": 2}))
+    for body in (b"", b"[]", b"{", orjson.dumps(document)[:-1]):
+        with pytest.raises(IntakeLost, match="no JSON object"):
+            assigned_of(body)
+    with pytest.raises(IntakeLost, match="not the one that its hash names"):
+        assigned_of(orjson.dumps(document | {"hash": "sha256:" + "1" * 64}))
+    changed = document["assignment"] | {"replies": ["Another."]}
+    with pytest.raises(IntakeLost, match="not the one that its hash names"):
+        assigned_of(orjson.dumps(document | {"assignment": changed}))
+
+
+def test_lines_are_those_of_a_journal_on_disk() -> None:
+    calls = [
+        {"tool": "list_orders", "arguments": {"customer_id": "ü"}, "result": [{"a": 1.5}, None]},
+        {"tool": "issue_refund", "arguments": {"order_id": "b"}, "error": "ToolTimeout"},
+        {"tool": "", "arguments": None, "raw_sha256": "sha256:" + "0" * 64, "error": "InvalidCall"},
+    ]
+    lines = [begin_line(7, "sha256:" + "0" * 64, 5), *(call_line(7, call, 5, 6) for call in calls)]
+    body = b'{"version":1,"attempt":7,"first":0,"entries":[%b]}' % b",".join(lines)
+    assert JournalLines.model_validate_json(body).lines() == lines
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        {},
+        [],
+        {"attempt": 7},
+        {"attempt": 7, "begin": {"assignment": "none", "started": 1}},
+        {"attempt": 7, "call": {"tool": "x", "arguments": {}}, "started": 1, "ended": 2},
+        {
+            "attempt": 7,
+            "call": {"tool": "x", "arguments": {}, "result": 1, "error": "ValueError"},
+            "started": 1,
+            "ended": 2,
+        },
+        {"attempt": 7, "call": {"tool": "x", "arguments": {}, "result": 1}, "started": 1.0, "ended": 2},
+        {"attempt": 7, "ledger": {}},
+    ],
+)
+def test_a_line_that_no_recorder_writes_is_refused(line: Any) -> None:
+    with pytest.raises(ValidationError):
+        JournalLines.model_validate_json(orjson.dumps({"version": 1, "attempt": 7, "first": 0, "entries": [line]}))
+
+
+@pytest.mark.parametrize("launch", ["", "0123", "0" * 31 + "G", "0" * 33])
+def test_a_launch_is_32_hex_digits(launch: str) -> None:
+    with pytest.raises(ValidationError):
+        AssignmentRequest.model_validate_json(orjson.dumps(GOLDEN["AssignmentRequest"] | {"launch": launch}))
+
+
+def test_the_golden_file_names_every_document() -> None:
+    assert set(GOLDEN) == {model.__name__ for model in MODELS}
+    assert {one.__name__ for one in MODELS} <= set(vars(pod_protocol))

@@ -164,9 +164,13 @@ def test_a_second_release_beside_it_comes_and_goes_whole(cluster: Cluster, image
         told = cluster.helm("test", "second", "-n", namespace, "--timeout", "240s", timeout=300)
         assert told.count("Phase:          Succeeded") == 2, told
         cluster.helm("uninstall", "second", "-n", namespace, "--wait", "--timeout", "120s", timeout=150)
-        left = cluster.kubectl("-n", namespace, "get", "all,secrets,configmaps,networkpolicies,roles,pvc", "-o", "name")
-        # The tests' pods are helm's to delete before the next test; the certificates' map is in every namespace.
-        assert set(left.split()) <= {"pod/cellwise-test", "configmap/kube-root-ca.crt"}
+        kinds = "all,secrets,configmaps,networkpolicies,roles,pvc"
+        # The test's pod is helm's to delete before the next test; the certificates' map is in every namespace.
+        stays = {"pod/cellwise-test", "configmap/kube-root-ca.crt"}
+        cluster.until(
+            "nothing is left, pods that take their time to end neither",
+            lambda: set(cluster.kubectl("-n", namespace, "get", kinds, "-o", "name").split()) <= stays,
+        )
         gone = cluster.kubectl("get", "clusterroles,clusterrolebindings", "-o", "name")
         assert f"cellwise-intake-{namespace}" not in gone
     finally:

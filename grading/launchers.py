@@ -14,7 +14,11 @@ Role = Literal["viewer", "editor"]
 
 
 class ClusterUnavailable(Exception):  # noqa: N818 - named after the condition
-    """The way into a cluster is not there: no configuration, no right, no service. The message says what to do."""
+    """The way into a cluster is not there now. The message says what to do."""
+
+
+class ClusterRefused(ClusterUnavailable):
+    """What was asked for is at fault, or who asks: no such context or namespace, or a right that is missing."""
 
 
 class NoSuchLauncher(ValueError):  # noqa: N818 - named after the condition

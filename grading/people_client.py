@@ -26,16 +26,11 @@ _RETRIED = frozenset({429, 502, 503, 504})
 
 
 class PeopleRefused(Exception):  # noqa: N818 - reads as what happened
-    """The cluster answered, and refused."""
+    """The cluster answered, and refused what was asked, or who asked. Nothing was changed."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
         self.status = status
-
-    @property
-    def is_bad_input(self) -> bool:
-        """Whether what was asked is at fault, not who asked or when."""
-        return self.status in (400, 404, 409, 413, 422)
 
 
 class PeopleUnavailable(Exception):  # noqa: N818 - named after the condition
@@ -139,11 +134,11 @@ class PeopleClient:
     def _send(self, method: str, path: str, asked: dict[str, Any], body: bytes | None) -> httpx.Response:
         """The answer, once there is one that says anything."""
         deadline = self._clock() + self.patience
-        wait, renewed, waited = _FIRST_WAIT, False, False
+        wait, renew, waited = _FIRST_WAIT, False, False
         while True:
             pause = wait
             try:
-                token = self._reached.token(renew=renewed)
+                token = self._reached.token(renew=renew)
                 answer = self._http.request(
                     method,
                     path,
@@ -158,10 +153,12 @@ class PeopleClient:
                     if waited:
                         self.waiting(None)
                     return answer
-                if answer.status_code == 401 and not renewed:
+                if answer.status_code == 401 and not renew:
                     # It may have run out on the way.
-                    renewed = True
+                    renew = True
                     continue
+                if answer.status_code == 500:
+                    raise PeopleUnavailable(f"the cluster's intake failed, its log tells why: {_problem(answer)}")
                 if answer.status_code not in _RETRIED:
                     raise _refused(answer)
                 why = _problem(answer)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from grading.launchers import ClusterUnavailable, Role
+from grading.launchers import ClusterRefused, ClusterUnavailable, Role
 
 AUDIENCE = "cellwise-people"
 SERVICE = "cellwise-intake"
@@ -102,13 +102,13 @@ def _configured(context: str | None) -> tuple[Any, str, str | None]:
     try:
         merged = KubeConfigMerger(where).config
         if merged is None:
-            raise ClusterUnavailable(f"no cluster is configured: there is no {where}; KUBECONFIG names another file")
+            raise ClusterRefused(f"no cluster is configured: there is no {where}; KUBECONFIG names another file")
         named = {one["name"]: one["context"] for one in merged.value["contexts"]}
         wanted = context or merged.value.get("current-context")
         if not wanted or wanted not in named:
             known = ", ".join(sorted(named)) or "none"
             missing = f"no context is called '{wanted}'" if wanted else "the kubeconfig has no current context"
-            raise ClusterUnavailable(f"{missing}: --context is one of {known} ({where})")
+            raise ClusterRefused(f"{missing}: --context is one of {known} ({where})")
         configuration = client.Configuration()
         config.load_kube_config(
             config_file=where, context=wanted, client_configuration=configuration, persist_config=False
@@ -118,7 +118,7 @@ def _configured(context: str | None) -> tuple[Any, str, str | None]:
     except Exception as error:
         # A file that is malformed, or a plugin that fails, shows itself by whatever the client trips over.
         message = f"the kubeconfig {where} cannot be used: {_first_line(error)}"
-        raise ClusterUnavailable(message) from error
+        raise ClusterRefused(message) from error
     # The command line waits and tells why by itself.
     configuration.retries = 1
     return configuration, wanted, named[wanted].value.get("namespace")
@@ -140,15 +140,14 @@ def _asking(what: str, *, missing: str, forbidden: str) -> Iterator[None]:
     try:
         yield
     except ApiException as error:
-        if error.status == 401:
-            message = "the cluster does not know who you are: log in again, or mend the context's user"
-        elif error.status == 403:
-            message = forbidden
-        elif error.status == 404:
-            message = missing
-        else:
-            message = f"{what}: the API server answers {error.status} {error.reason}"
-        raise ClusterUnavailable(message) from error
+        refusals = {
+            401: "the cluster does not know who you are: log in again, or mend the context's user",
+            403: forbidden,
+            404: missing,
+        }
+        if error.status in refusals:
+            raise ClusterRefused(refusals[error.status]) from error
+        raise ClusterUnavailable(f"{what}: the API server answers {error.status} {error.reason}") from error
     except (HTTPError, OSError) as error:
         raise ClusterUnavailable(f"the API server cannot be reached to {what}: {_first_line(error)}") from error
 

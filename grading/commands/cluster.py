@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from grading.commands import BAD_INPUT, LEFT, MISSING, UNPUBLISHED, fail
 from grading.commands.progress import WATCH_SECONDS, Ended, Shown, sigterm_as_interrupt, watching
 from grading.commands.where import Where
-from grading.launchers import Cluster, ClusterUnavailable, NoSuchLauncher, Role, cluster
+from grading.launchers import Cluster, ClusterRefused, ClusterUnavailable, NoSuchLauncher, Role, cluster
 from grading.people_client import PeopleClient, PeopleRefused, PeopleUnavailable
 from grading.people_protocol import MatrixStatus
 
@@ -36,7 +36,7 @@ def connected(where: Where, role: Role) -> Iterator[Connected]:
     """Connects as a viewer or an editor. What goes wrong inside ends the command with one message.
 
     Raises:
-        typer.Exit: 1 where the way in is missing or nobody answers, 2 where the request is at fault.
+        typer.Exit: 2 where the request, or who sends it, is at fault; 1 where nobody answers.
     """
     try:
         found = cluster(where.on or "kubernetes", context=where.context, namespace=where.namespace)
@@ -44,10 +44,10 @@ def connected(where: Where, role: Role) -> Iterator[Connected]:
             yield Connected(where, found, client)
     except NoSuchLauncher as error:
         raise fail(f"--on {where.on}: {error}") from error
+    except (ClusterRefused, PeopleRefused) as error:
+        raise fail(str(error), BAD_INPUT) from error
     except (ClusterUnavailable, PeopleUnavailable) as error:
         raise fail(str(error), 1) from error
-    except PeopleRefused as error:
-        raise fail(str(error), BAD_INPUT if error.is_bad_input else 1) from error
 
 
 def latest(way: Connected, word: str | None) -> str | int:

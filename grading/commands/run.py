@@ -61,7 +61,6 @@ def run(
         check_runs_here(resolved)
         check_only(only, resolved.manifest)
         check_judge(resolved)
-        _refuse_images(resolved)
     target = Target.of(phoenix)
     for resolved in loaded.matrices:
         tell_unset(resolved.manifest)
@@ -173,16 +172,6 @@ def _check_parallelism(parallelism: int | None) -> None:
         raise fail(f"--parallelism {parallelism}: {MOST_PROCESSES} at most on one machine")
 
 
-def _refuse_images(resolved: ResolvedStudy) -> None:
-    """What is registered for an image must be what its image does, not what lies in a folder here."""
-    if resolved.images:
-        named = ", ".join(resolved.images)
-        raise fail(
-            f"{resolved.matrix_file}: agents in images run on a cluster alone ({named}): run it with --on kubernetes, "
-            "or without 'image'"
-        )
-
-
 def resume(
     word: str | None, *, only: list[str] | None, parallelism: int | None, phoenix: str, store: str, json: bool
 ) -> None:
@@ -202,7 +191,6 @@ def resume(
             )
         check_runs_here(resolved)
         check_only(only, manifest)
-        _refuse_images(resolved)
         tell_unset(manifest)
         matrix = _unpaused(opened, matrix)
         _skip_if_up_to_date(target, opened, [matrix])

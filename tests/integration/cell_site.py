@@ -1,4 +1,4 @@
-"""A store and a fake cluster with a reconciler between them, and pods that do as a test says, through the real store."""
+"""A store and a fake cluster with a reconciler between them, and pods that do as a test says, through the store."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -9,8 +9,8 @@ from typing import Any
 import orjson
 from fake_cluster import Document, FakeCluster
 
-from grading.intake import validate
 from grading.grading import stored_grade
+from grading.intake import validate
 from grading.manifest import resolve, trial_name
 from grading.planning import register
 from grading.projection import structural
@@ -19,7 +19,7 @@ from grading.store import Store, delivering, launching, matrices, placing, readi
 from grading.store.launching import Pod, PodClaim
 from k8s.api import Api
 from k8s.reconciling import Reconciler
-from k8s.settings import CellSettings, Settings
+from k8s.settings import Settings
 from k8s.settling import Settler
 from simulator.output import Output
 from simulator.recorder import software
@@ -30,15 +30,15 @@ CASES = """\
 version: 1
 world: orders
 records:
-  - {order_id: order-a, customer_id: customer-1, description: red hat, amount_cents: 4000, currency: USD, eligible: true}
-  - {order_id: order-b, customer_id: customer-1, description: blue hat, amount_cents: 4500, currency: EUR, eligible: true}
-  - {order_id: order-c, customer_id: customer-2, description: blue hat, amount_cents: 4500, currency: EUR, eligible: true}
+  - {order_id: order-a, customer_id: customer-1, description: red, amount_cents: 4000, currency: USD, eligible: true}
+  - {order_id: order-b, customer_id: customer-1, description: blue, amount_cents: 4500, currency: EUR, eligible: true}
+  - {order_id: order-c, customer_id: customer-2, description: blue, amount_cents: 4500, currency: EUR, eligible: true}
 cases:
 """
 CASE = """\
   - id: case-{0}
     customer_id: customer-1
-    utterance: "Refund the blue hat $(HOME) $$ {0}."
+    utterance: "Refund the blue one $(HOME) $$ {0}."
     expectation: {{order: order-b, clarifications: 0}}
 """
 MATRIX = """\
@@ -211,11 +211,11 @@ class Site:
         return outcome
 
     def work(self, pod: Document) -> None:
-        """A pod that does all that its index has to do, and ends well."""
+        """A pod that does all that its index has to do, and ends well; it asks again where a former one is settled."""
         while isinstance(claim := self.claim(pod), PodClaim):
             assert self.deliver(claim) == "accepted"
-        assert isinstance(claim, launching.Stop)
-        self.cluster.end_pod(pod["metadata"]["name"], 0)
+        if isinstance(claim, launching.Stop):
+            self.cluster.end_pod(pod["metadata"]["name"], 0)
 
     def end(self, pod: Document, code: int, **how: Any) -> None:
         self.cluster.end_pod(pod["metadata"]["name"], code, **how)

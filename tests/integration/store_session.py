@@ -183,7 +183,7 @@ def _on_cluster(store: Store) -> None:
                 continue
             launching.created(store, launch.id, f"uid of {launch.job}")
             launching.waiting(store, launch.id, None)
-            charge(store, launch.id, 0, launching.Pod("early", "early", "node"), "pod_deleted")
+            charge(store, launch.id, 0, launching.Pod("early", "early", "node"), "pod_deleted", "somebody deleted it")
             for index in range(launch.completions):
                 pod = launching.Pod(f"{launch.job}-{index}", "pod", "node")
                 found = launching.claim(store, launch.id, index, pod, lease_seconds=60)

@@ -222,9 +222,9 @@ def test_where_phoenix_is_and_what_is_not_published(one_server: PeopleServer, la
 
 
 def test_a_cluster_without_the_right_or_the_same_version(one_server: PeopleServer, laptop: Laptop) -> None:
-    _, err = laptop.cellwise("run", "order-resolution", *ON, status=1, FAKE_CLUSTER_TOKEN="viewer")
+    _, err = laptop.cellwise("run", "order-resolution", *ON, status=2, FAKE_CLUSTER_TOKEN="viewer")
     assert "you may not do that: viewer may not create matrices.cellwise.dev" in err
-    assert "does not accept this token" in laptop.cellwise("status", *ON, status=1, FAKE_CLUSTER_TOKEN="none")[1]
+    assert "does not accept this token" in laptop.cellwise("status", *ON, status=2, FAKE_CLUSTER_TOKEN="none")[1]
     assert "has no matrix yet" in laptop.cellwise("status", *ON, status=2)[1]
     assert "nothing" in laptop.cellwise("status", "nothing", *ON, status=2)[1]
     assert "nothing called 'mars' runs matrices: kubernetes" in laptop.cellwise("status", "--on", "mars", status=2)[1]
@@ -245,7 +245,7 @@ def test_an_agent_of_ones_own_needs_an_image(one_server: PeopleServer, laptop: L
     assert own in path.read_text()
     path.write_text(path.read_text().replace(own, f"{own}    image: {image}\n    provider: openai\n"))
     _, err = laptop.cellwise("run", "refunds/matrix.yaml", "--phoenix", "off", status=2)
-    assert "agents in images run on a cluster alone" in err
+    assert "have images, whose agents run on a cluster alone" in err
     watching = laptop.start("run", "refunds/matrix.yaml", *ON)
     assert eventually(lambda: len(placing.placements(one_server.store)) == 1, 60)
     watching.send_signal(signal.SIGINT)

@@ -49,7 +49,8 @@ def started(site: Site, folder: Path, port: int, **environment: str) -> subproce
         "trial_image: trial\nrecorded_job_seconds: 0\nreconcile_seconds: 0.1\n"
     )
     (folder / "kubeconfig").write_text(
-        f"apiVersion: v1\nkind: Config\ncurrent-context: c\nclusters: [{{name: c, cluster: {{server: '{site.cluster.url}'}}}}]\n"
+        "apiVersion: v1\nkind: Config\ncurrent-context: c\n"
+        f"clusters: [{{name: c, cluster: {{server: '{site.cluster.url}'}}}}]\n"
         "users: [{name: u, user: {token: t}}]\ncontexts: [{name: c, context: {cluster: c, user: u}}]\n"
     )
     code = f"import k8s.controller as c; c.PORT = {port}; raise SystemExit(c.main())"

@@ -290,7 +290,9 @@ def test_cells_are_reached_by_nobody_and_reach_intake_and_names_alone(default: l
     assert selects(
         peer["podSelector"], one(default, "Deployment", "cellwise-intake")["spec"]["template"]["metadata"]["labels"]
     )
-    assert {port["port"] for port in names["ports"]} == {53}
+    assert [(port["protocol"], port["port"]) for port in names["ports"]] == [
+        ("UDP", 53), ("TCP", 53), ("UDP", 5353), ("TCP", 5353)
+    ]  # fmt: skip
     assert policies.keys() == {"cellwise-cells-nothing"}
 
 

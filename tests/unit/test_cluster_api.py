@@ -1,4 +1,4 @@
-"""What the controller may rely on when the API server refuses, limits, is killed or forgets. Real HTTP, kmock's server."""
+"""What the controller may rely on when the API server refuses, limits, is killed or forgets: real HTTP, by kmock."""
 
 import time
 from collections.abc import Iterator
@@ -88,7 +88,7 @@ def test_a_server_that_is_not_there_is_an_api_error(pauses: list[float]) -> None
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 409, 422])
 def test_a_refusal_is_not_asked_again(cluster: FakeCluster, api: Api, pauses: list[float], status: int) -> None:
     cluster.fail_once("POST", JOBS, Refusal(status, "Because", "no"))
-    with pytest.raises(ApiError, match="^Because: no$") as refused:
+    with pytest.raises(ApiError, match=r"^Because: no$") as refused:
         api.create(JOBS, {"metadata": {"name": "one"}})
     assert (refused.value.status, refused.value.reason) == (status, "Because")
     assert pauses == []

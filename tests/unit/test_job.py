@@ -137,7 +137,7 @@ def test_a_packaged_agent_runs_in_the_recorders_container() -> None:
 
 
 def test_a_condition_may_not_name_what_the_pod_sets_itself() -> None:
-    with pytest.raises(UnusableCondition, match="^env: CELLWISE_INTAKE is a variable that the pod sets"):
+    with pytest.raises(UnusableCondition, match=r"^env: CELLWISE_INTAKE is a variable that the pod sets"):
         job.job(work(env=("A", "CELLWISE_INTAKE")), SETTINGS)
 
 

@@ -207,7 +207,7 @@ def test_placements_that_are_refused(field: str, value: Any) -> None:
 
 def test_names_of_200_characters_and_images_of_every_form_are_accepted() -> None:
     name = "x" * 200
-    for image in ("a@sha256:" + "0" * 64, "localhost:5000/a/b_c:T-1.x@sha256:" + "f" * 64, IMAGE):
+    for image in ("a/b@sha256:" + "0" * 64, "localhost:5000/a/b_c:T-1.x@sha256:" + "f" * 64, IMAGE):
         placed = people.WantedPlacement.model_validate_json(
             json.dumps({"images": {name: image}, "only": [{"case": name, "condition": name}]})
         )

@@ -44,6 +44,8 @@ class Zygote:
         except (AttributeError, OSError):
             return None
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        # What is shared stays shared: the collector would write to it, in either process.
+        gc.freeze()
         parent = os.getpid()
         pid = os.fork()
         if pid == 0:
@@ -115,7 +117,6 @@ def _serve(control: socket.socket, parent: int) -> None:
     os.close(nothing)
     import simulator.output  # noqa: F401 - which the worker seldom needs, and every packaged agent
 
-    gc.collect()
     gc.freeze()
     while True:
         wanted, descriptors, _, _ = socket.recv_fds(control, 65_536, 2)

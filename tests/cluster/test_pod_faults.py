@@ -167,9 +167,10 @@ def test_an_agent_evicted_for_its_own_disk_is_evidence(
     cellwise: Cellwise, installed: Installed, matrix_name: str
 ) -> None:
     image = installed.images.agent
-    conditions = f"{{name: eater, agent: 'agents:eats_disk', image: '{image}', limits: {{seconds: 200}}}}"
+    conditions = f"{{name: eater, agent: 'agents:eats_disk', image: '{image}', limits: {{seconds: 500}}}}"
     sweep = Sweep(cellwise, matrix_name, conditions, cases=1)
-    sweep.end()
+    # The kubelet looks at a volume's use about once a minute.
+    sweep.end(seconds=420)
     assert sweep.trials(installed) == ["graded"]
     assert _errors(cellwise, matrix_name) == ["DiskLimit"]
 

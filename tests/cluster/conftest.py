@@ -8,6 +8,7 @@ its nodes (``kill NAME``, ``start NAME``, ``lose N``, ``return N``).
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -88,6 +89,34 @@ def cluster() -> Cluster:
         if shutil.which(tool) is None:
             pytest.skip(f"{tool} is not on the PATH")
     return found
+
+
+class forwarded:  # noqa: N801 - reads as what it is
+    """kubectl port-forward, as a context."""
+
+    def __init__(self, cluster: Cluster, target: str, port: int) -> None:
+        self._cluster, self._target, self._port = cluster, target, port
+
+    def __enter__(self) -> str:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            local = free.getsockname()[1]
+        self._process = subprocess.Popen(
+            ["kubectl", "-n", NAMESPACE, "port-forward", self._target, f"{local}:{self._port}"],
+            env=self._cluster.environment(),
+            stdout=subprocess.DEVNULL,
+        )
+
+        def open_() -> bool:
+            with socket.socket() as attempt:
+                return attempt.connect_ex(("127.0.0.1", local)) == 0
+
+        self._cluster.until("the port is forwarded", open_, seconds=30)
+        return f"http://127.0.0.1:{local}"
+
+    def __exit__(self, *_: object) -> None:
+        self._process.terminate()
+        self._process.wait()
 
 
 @dataclass(frozen=True)

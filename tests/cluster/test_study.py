@@ -1,14 +1,17 @@
 """The packaged studies on a cluster come to what they come to on one machine."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
-from conftest import NAMESPACE, Cellwise, Installed
+from conftest import NAMESPACE, Cellwise, Installed, forwarded
 from matrices import CONTROL, study
 
 from grading.store import Store, reading
+from tests.integration.phoenix_fixture import shown
 
 TABLE = """\
 condition            trials  contract  completed  wrong-order commits
@@ -100,8 +103,6 @@ def test_every_text_arrives_as_it_was_written(cellwise: Cellwise, matrix_name: s
     text = cases.read_text()
     first = text.index("explicit-description")
     cases.write_text(text[:first] + long + text[first + len("explicit-description") :])
-    import re
-
     changed = re.sub(
         r"utterance: .*", "utterance: 'Refund the hub $(HOSTNAME) $$ $(CELLWISE_LAUNCH) $$$$'", cases.read_text()
     )
@@ -119,41 +120,18 @@ def test_every_text_arrives_as_it_was_written(cellwise: Cellwise, matrix_name: s
 
 
 def test_phoenix_in_the_cluster_shows_both_conditions(ran: tuple[Cellwise, str, str], installed: Installed) -> None:
-    import socket
-    import subprocess
-    import sys
-    import time
+    with forwarded(installed.cluster, "svc/cellwise-phoenix", 6006) as url:
 
-    sys.path.insert(0, str(Path(__file__).parents[1] / "integration"))
-    from phoenix_fixture import shown
-
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    forward = subprocess.Popen(
-        ["kubectl", "-n", NAMESPACE, "port-forward", "svc/cellwise-phoenix", f"{port}:6006"],
-        env=installed.cluster.environment(),
-        stdout=subprocess.DEVNULL,
-    )
-    try:
-        time.sleep(2)
-
-        def published() -> Any:
-            found = shown(f"http://127.0.0.1:{port}", "order-resolution")
+        def published() -> dict[str, Any] | None:
+            try:
+                named = httpx.get(f"{url}/v1/datasets", params={"limit": 1000}).raise_for_status().json()["data"]
+                (name,) = [one["name"] for one in named if one["name"].startswith("order-resolution ")]
+                found = shown(url, name)
+            except httpx.HTTPError:
+                return None
             runs = [len(one["runs"]) for one in found["experiments"].values()]
             return found if runs == [8, 8] else None
 
-        import httpx
-
-        def soon() -> Any:
-            try:
-                return published()
-            except (httpx.HTTPError, AssertionError):
-                return None
-
-        found = installed.cluster.until("16 runs in Phoenix", soon, seconds=120)
-    finally:
-        forward.terminate()
-        forward.wait()
+        found = installed.cluster.until("16 runs in Phoenix", published, seconds=120)
     assert len(found["examples"]) == 4
     assert sum(len(one["traces"]) for one in found["experiments"].values()) == 16

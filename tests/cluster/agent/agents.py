@@ -67,6 +67,12 @@ def looks_around(request: Any, tools: Any, *, hosts: list[str]) -> Any:
     for host in hosts:
         name, _, port = host.rpartition(":")
         try:
+            socket.getaddrinfo(name, int(port))
+        except OSError:
+            # A name that is not found would pass for a host that is not reached.
+            found.append(f"unresolved:{host}")
+            continue
+        try:
             socket.create_connection((name, int(port)), timeout=3).close()
         except OSError:
             continue

@@ -24,6 +24,7 @@ from starlette.routing import Route
 from grading.grading import MatrixGrading, received
 from grading.intake import LARGEST_LEDGER
 from grading.manifest import Manifest, trial_name
+from grading.planning import registered_manifest
 from grading.recovering import Unanswered, recover
 from grading.store import NotFound, StateError, Store, StoreAway, StoreError, delivering, launching, losing, reading
 from grading.store.launching import PodClaim, Settling, Stop
@@ -298,7 +299,7 @@ class _Cells:
     def _matrix(self, matrix_id: int) -> tuple[Manifest, MatrixGrading]:
         found = self._matrices.get(matrix_id)
         if found is None:
-            manifest = Manifest.from_document(reading.manifest(self._store, matrix_id))
+            manifest = registered_manifest(self._store, matrix_id)
             found = self._matrices.put(matrix_id, (manifest, MatrixGrading(manifest)))
         return found
 

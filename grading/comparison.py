@@ -17,6 +17,7 @@ from grading.cost import total as cost_total
 from grading.facts import TrialFacts, trial_facts
 from grading.judging import spent_on
 from grading.manifest import Manifest
+from grading.planning import registered_manifest
 from grading.semantic import Semantic, SemanticTally
 from grading.statistics import paired
 from grading.statistics.decision_rule import Rule
@@ -215,7 +216,7 @@ def compare_matrix(
 
     Args, errors: as :func:`compare_facts`, which does it.
     """
-    manifest = Manifest.from_document(reading.manifest(store, matrix.id))
+    manifest = registered_manifest(store, matrix.id)
     # Before anything is read: a refusal should not take as long as an answer.
     chosen = _baseline(manifest, baseline, describe_alone)
     view = check_view(manifest, view)

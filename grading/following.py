@@ -16,7 +16,7 @@ from grading.health import Health
 from grading.judge.openai import JudgeMisconfigured
 from grading.judge.qualification import Qualification, Uncalibrated
 from grading.judging import Judged, judge_matrix
-from grading.manifest import Manifest
+from grading.planning import registered_manifest
 from grading.publication import LEASE_SECONDS, BeingPublished, publish_matrix
 from grading.publisher.phoenix import Phoenix, PhoenixRefused, PhoenixUnavailable
 from grading.store import NotFound, Store, StoreError, owners, reading
@@ -199,7 +199,7 @@ class Follower:
 
     def _judge(self, matrix: reading.Matrix, followed: _Followed) -> bool:
         """Judges what is not judged yet, where the matrix has a judge; whether judgments are still pending."""
-        manifest = Manifest.from_document(reading.manifest(self._store, matrix.id))
+        manifest = registered_manifest(self._store, matrix.id)
         asked = manifest.judge
         if asked is None:
             return False

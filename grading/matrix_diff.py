@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from grading.manifest import Manifest, differences
+from grading.planning import registered_manifest
 from grading.store import Store, reading
 
 Fate = Literal["reused", "regraded", "rerun", "added", "removed", "open", "missing"]
@@ -84,7 +85,7 @@ class _Side:
 
 def matrix_diff(store: Store, old: reading.Matrix, new: reading.Matrix) -> MatrixDiff:
     """Compares trial by trial, each by its condition, case and repetition."""
-    manifests = [Manifest.from_document(reading.manifest(store, one.id)) for one in (old, new)]
+    manifests = [registered_manifest(store, one.id) for one in (old, new)]
     found = MatrixDiff(old, new, differences(*manifests))
     before = dict(_sides(store, old))
     ran_before: dict[int | None, _Name] = {side.ran: name for name, side in before.items() if side.ran is not None}

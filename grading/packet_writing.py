@@ -15,6 +15,7 @@ from grading.judge.configuration import RegisteredJudge
 from grading.judge.judgment import NOT_JUDGED, Judgment
 from grading.manifest import Manifest
 from grading.packet import OPENING, Evidence, RowContradiction, Rows, Totals
+from grading.planning import registered_manifest
 from grading.store import Store, StoreError, judgments, reading
 from grading.store.attempts import batches
 from grading.yaml_file import FileError
@@ -33,7 +34,7 @@ def export(store: Store, matrix: reading.Matrix, path: Path) -> str:
         NotExportable: trials are left to run or to grade.
         FileError: the file is there already, or cannot be written; nothing was.
     """
-    manifest = Manifest.from_document(reading.manifest(store, matrix.id))
+    manifest = registered_manifest(store, matrix.id)
     check_comparison(manifest)
     counts = reading.counts(store, matrix.id)
     left = counts["open"] + counts["leased"] + counts["delivered"]

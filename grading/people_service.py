@@ -25,7 +25,7 @@ from starlette.routing import Route
 from grading import people_protocol as people
 from grading.foreign_manifest import ManifestRefused, accepted
 from grading.manifest import Manifest, Simulator, differences
-from grading.planning import register
+from grading.planning import register, registered_manifest
 from grading.results import summary_of
 from grading.store import (
     NotFound,
@@ -232,7 +232,7 @@ class _PeopleService:
         previous = earlier[-1] if registered.created and earlier else None
         changes = []
         if previous is not None:
-            changes = differences(Manifest.from_document(reading.manifest(self._store, previous.id)), manifest)
+            changes = differences(registered_manifest(self._store, previous.id), manifest)
         return people.Registered(
             id=matrix.id,
             manifest=matrix.manifest_hash,
@@ -251,7 +251,7 @@ class _PeopleService:
             raise StateError(f"{matrix.name} (matrix {matrix.id}) was never placed on this cluster: run it there first")
         if matrix.state == "cancelled":
             raise StateError(f"{matrix.name} (matrix {matrix.id}) was cancelled: it never runs again")
-        manifest = Manifest.from_document(reading.manifest(self._store, matrix.id))
+        manifest = registered_manifest(self._store, matrix.id)
         _check_only(manifest, asked.only)
         wanted = placing.Placement(
             trials_per_pod=asked.trials_per_pod or placed.trials_per_pod,

@@ -5,9 +5,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from pydantic import ValidationError
+
 from grading.manifest import Manifest, assignment, differences, trial_key
 from grading.schedule import presented
-from grading.store import NotFound, Store, reading, registering
+from grading.store import NotFound, Store, StoreError, reading, registering
 from simulator.canonical import canonical, sha256
 
 
@@ -58,6 +60,23 @@ def register(store: Store, manifest: Manifest) -> registering.Registered:
             for one in manifest.planned()
         ),
     )
+
+
+def registered_manifest(store: Store, matrix_id: int) -> Manifest:
+    """The manifest that a matrix was registered with.
+
+    Raises:
+        StoreError: it is of another version of Cellwise.
+    """
+    try:
+        return Manifest.from_document(reading.manifest(store, matrix_id))
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        place = ".".join(str(part) for part in first["loc"]) or "the document"
+        raise StoreError(
+            f"matrix {matrix_id} was registered by another version of Cellwise, whose manifest this one cannot read "
+            f"({place}: {first['msg']}): use that version for it, or run its file again as a new matrix"
+        ) from error
 
 
 def _new_assignments(manifest: Manifest, assignments: _Assignments) -> Iterator[registering.NewAssignment]:
@@ -146,7 +165,7 @@ def plan(store: Store | None, manifest: Manifest, *, reuse: str | None = None) -
         if reuse is not None or found.registered is None:
             found.previous = reading.find_matrix(store, reuse) if reuse is not None else _latest(store, manifest.name)
     if store is not None and found.previous is not None:
-        found.changes = differences(Manifest.from_document(reading.manifest(store, found.previous.id)), manifest)
+        found.changes = differences(registered_manifest(store, found.previous.id), manifest)
     cells = {
         (condition.name, case.id): CellPlan(condition.name, case.id)
         for condition in manifest.conditions

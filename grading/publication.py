@@ -7,6 +7,7 @@ from typing import Any
 import orjson
 
 from grading.manifest import Manifest
+from grading.planning import registered_manifest
 from grading.publisher.desired import (
     DesiredCheck,
     DesiredCondition,
@@ -81,7 +82,7 @@ def publish_matrix(
 
 def desired(store: Store, matrix: reading.Matrix) -> DesiredMatrix:
     """The matrix as Phoenix should show it; its trials are read from the store while they are published."""
-    manifest = Manifest.from_document(reading.manifest(store, matrix.id))
+    manifest = registered_manifest(store, matrix.id)
     counts = reading.counts_by_condition(store, matrix.id)
     short = matrix.manifest_hash.removeprefix("sha256:")[:12]
     redactor = Redactor(manifest.redaction)

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import orjson
 
-from grading.manifest import Manifest
+from grading.planning import registered_manifest
 from grading.semantic import Semantic, semantic_of
 from grading.store import Store, judgments, reading
 from grading.store.attempts import batches
@@ -59,5 +59,5 @@ def semantics(store: Store, trials: list[reading.Trial], configuration_hash: str
 
 def judge_of(store: Store, matrix: reading.Matrix) -> str | None:
     """The configuration hash of a matrix's registered judge, None where it has none."""
-    registered = Manifest.from_document(reading.manifest(store, matrix.id)).judge
+    registered = registered_manifest(store, matrix.id).judge
     return registered.configuration_hash() if registered is not None else None

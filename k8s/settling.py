@@ -10,6 +10,7 @@ import orjson
 from grading.graders import Grader, load_grader
 from grading.grading import stored_grade
 from grading.manifest import Manifest, trial_name
+from grading.planning import registered_manifest
 from grading.projection import structural
 from grading.recovering import Recovery, Unanswered, overrun, recover
 from grading.store import Store, grades, launching, reading
@@ -41,7 +42,7 @@ class Settler:
     def registered(self, matrix_id: int) -> Registered:
         """A matrix's manifest, read once: it never changes."""
         if matrix_id not in self._registered:
-            manifest = Manifest.from_document(reading.manifest(self._store, matrix_id))
+            manifest = registered_manifest(self._store, matrix_id)
             grader = load_grader(manifest.world)
             self._registered[matrix_id] = Registered(
                 manifest,

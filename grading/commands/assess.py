@@ -12,7 +12,7 @@ from grading.calibration.registry import Registry, microseconds
 from grading.calibration.rows import Scope
 from grading.commands import fail, one_matrix, open_store
 from grading.commands.replay import processors
-from grading.manifest import Manifest
+from grading.planning import registered_manifest
 from grading.results import semantics
 from grading.store import Store, reading
 from grading.store.attempts import batches
@@ -82,7 +82,7 @@ def _held(path: Path, report: replay_packet.Report) -> Iterator[StoredJudgment]:
 
 def judgments(store: Store, matrix: reading.Matrix) -> Iterator[StoredJudgment]:
     """What was judged of every trial that has evidence. A matrix without a judge has nothing that was."""
-    manifest = Manifest.from_document(reading.manifest(store, matrix.id))
+    manifest = registered_manifest(store, matrix.id)
     judge = manifest.judge
     for trials in batches(reading.trials(store, matrix.id, states=["delivered", "graded"]), 100):
         judged = semantics(store, trials, judge.configuration_hash()) if judge is not None else {}

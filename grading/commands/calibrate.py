@@ -21,6 +21,7 @@ from grading.calibration.rows import Judgment, Scope, read_rows, write_rows
 from grading.calibration.split import held_out_report, split_rows
 from grading.commands import api_key, fail, one_matrix, open_store
 from grading.manifest import Manifest
+from grading.planning import registered_manifest
 from grading.projection import semantic
 from grading.redaction import Redactor
 from grading.store import Store, reading
@@ -64,7 +65,7 @@ def export(
         raise fail("name two different reviewers: --reviewer alice --reviewer bob")
     with open_store(store) as opened:
         matrix = one_matrix(opened, word)
-        manifest = Manifest.from_document(reading.manifest(opened, matrix.id))
+        manifest = registered_manifest(opened, matrix.id)
         if manifest.world != scope.world:
             raise fail(f"{matrix.name} is of the world {manifest.world}, not {scope.world}: give --world")
         sources = list(_sources(opened, matrix, manifest, scope))

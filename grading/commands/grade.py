@@ -7,15 +7,14 @@ from pathlib import Path
 from grading.commands import one_matrix, open_store
 from grading.commands.judge import judge_stage, noted_registry, tell
 from grading.grading import grade_stored
-from grading.manifest import Manifest
+from grading.planning import registered_manifest
 from grading.results import summary_of
-from grading.store import reading
 
 
 def grade(word: str | None, *, registry: Path | None, store: str, json: bool) -> None:
     with open_store(store) as opened:
         matrix = one_matrix(opened, word)
-        manifest = Manifest.from_document(reading.manifest(opened, matrix.id))
+        manifest = registered_manifest(opened, matrix.id)
         outcomes = grade_stored(opened, matrix, manifest)
         judged = None
         if manifest.judge is not None:

@@ -15,6 +15,7 @@ from grading.judge.configuration import JudgeFile, RegisteredJudge, registered
 from grading.judge.qualification import Qualification, Uncalibrated
 from grading.judging import Judged, judge_matrix
 from grading.manifest import Manifest, ResolvedStudy
+from grading.planning import registered_manifest
 from grading.results import semantics, summary_of
 from grading.store import Store, reading
 from grading.store.attempts import batches
@@ -33,7 +34,7 @@ def judge(
 ) -> None:
     with open_store(store) as opened:
         matrix = one_matrix(opened, word)
-        manifest = Manifest.from_document(reading.manifest(opened, matrix.id))
+        manifest = registered_manifest(opened, matrix.id)
         asked = manifest.judge
         if judge_file is not None:
             written = load(judge_file, JudgeFile)

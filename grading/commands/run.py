@@ -33,7 +33,7 @@ from grading.commands.progress import Shown, watching
 from grading.commands.publish import Target, publish_to
 from grading.launcher import Loading
 from grading.manifest import Manifest, ResolvedStudy, differences, resolve
-from grading.planning import register
+from grading.planning import register, registered_manifest
 from grading.results import summary_of
 from grading.runner import Progress, Runner
 from grading.store import Store, StoreError, matrices, reading, reusing
@@ -180,7 +180,7 @@ def resume(
     with open_store(store) as opened:
         matrix = one_matrix(opened, word)
         refuse_cancelled(matrix)
-        manifest = Manifest.from_document(reading.manifest(opened, matrix.id))
+        manifest = registered_manifest(opened, matrix.id)
         resolved = _resolved_again(opened, matrix)
         if resolved.manifest.hash() != matrix.manifest_hash:
             changes = "\n".join(f"  {change}" for change in differences(manifest, resolved.manifest))
@@ -294,7 +294,7 @@ def _fits(cell: reading.Cell, terms: dict[str, str]) -> bool:
 
 
 def _tell_changes(store: Store, earlier: reading.Matrix, manifest: Manifest) -> None:
-    changes = differences(Manifest.from_document(reading.manifest(store, earlier.id)), manifest)
+    changes = differences(registered_manifest(store, earlier.id), manifest)
     print(f"A new matrix: against {earlier.name} {_short(earlier)} it changes", file=sys.stderr)
     for change in changes:
         print(f"  {change}", file=sys.stderr)

@@ -19,7 +19,9 @@ class Sweep:
         self._cellwise = cellwise
         self._cluster = cellwise.cluster
         self.path = study(cellwise.folder, name, conditions, **options)
-        self.process = cellwise.start("run", str(self.path), "--on", "kubernetes", "--namespace", NAMESPACE, "--json")
+        self.process = cellwise.start(
+            "run", str(self.path), "--on", "kubernetes", "--namespace", NAMESPACE, "--phoenix", "off", "--json"
+        )
 
     def pods(self) -> list[dict[str, Any]]:
         found = self._cluster.get("pods", "-l", "app.kubernetes.io/component=cell")
@@ -146,7 +148,7 @@ def test_an_image_that_cannot_be_pulled_fails_its_cells_and_nothing_else(
     answer = Sweep(cellwise, matrix_name, conditions, cases=2).end()
     assert answer.status == 3, answer.err
     assert "image" in answer.err
-    found = {one["name"]: one for one in answer.json()["summary"]["conditions"]}
+    found = {one["condition"]: one for one in answer.json()["summary"]["conditions"]}
     assert (found["control"]["graded"], found["absent"]["missing"]) == (2, 2)
 
 

@@ -212,3 +212,22 @@ def test_a_runner_leaves_no_descriptor_open(prepared: tuple[Store, Any]) -> None
     for _ in range(3):
         runner().run()
     assert descriptors() == before
+
+
+def test_a_manifest_of_another_version_is_told_and_nothing_is_changed(tmp_path: Path) -> None:
+    import sqlite3
+
+    from tests.integration.command import cellwise
+
+    store = tmp_path / "store.db"
+    cellwise("run", "order-resolution", "--phoenix", "off", store=str(store), cwd=tmp_path)
+    with sqlite3.connect(store) as connection:
+        (document,) = connection.execute("SELECT manifest FROM matrix").fetchone()
+        older = document.replace(b'"margin":"0.03",', b"")
+        assert older != document
+        connection.execute("UPDATE matrix SET manifest = ?", [older])
+    for command in (["grade", "order-resolution"], ["compare", "order-resolution"], ["resume", "order-resolution"]):
+        told = cellwise(*command, store=str(store), cwd=tmp_path, check=1)
+        assert "was registered by another version of Cellwise" in told.stderr
+        assert "margin" in told.stderr
+        assert "Traceback" not in told.stderr

@@ -209,7 +209,7 @@ def test_a_pod_that_fits_no_node_waits_and_says_so(cellwise: Cellwise, installed
 
 
 def test_a_matrix_is_paused_resumed_and_cancelled(cellwise: Cellwise, installed: Installed, matrix_name: str) -> None:
-    sweep = Sweep(cellwise, matrix_name, SLOW % 5, cases=12)
+    sweep = Sweep(cellwise, matrix_name, SLOW % 15, cases=12, more="parallelism: 2\n")
     sweep.running_pod()
     there = ("--on", "kubernetes", "--namespace", NAMESPACE)
     assert cellwise("pause", matrix_name, *there).status == 0

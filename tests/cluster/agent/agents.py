@@ -77,5 +77,5 @@ def looks_around(request: Any, tools: Any, *, hosts: list[str]) -> Any:
         except OSError:
             continue
         found.append(f"reached:{host}")
-    output = descriptive_control.agent(request, tools)
-    return output.model_copy(update={"message": "found: " + (", ".join(found) or "nothing")})
+    answer: dict[str, Any] = descriptive_control.agent(request, tools)
+    return {**answer, "message": "found: " + (", ".join(found) or "nothing")}

@@ -19,7 +19,6 @@ from simulator.ledger import Sha256
 from simulator.model import WireModel
 
 CASE_SUFFIXES = (".yaml", ".yml", ".json")
-STRUCTURAL = "structural"
 
 _DECIMAL = re.compile(r"(0|[1-9][0-9]{0,14})(\.[0-9]{1,12})?")
 

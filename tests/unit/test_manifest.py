@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from grading.file_error import FileError
 from grading.manifest import Manifest, ResolvedStudy, assignment, differences, resolve, trial_key
 from grading.studies import find_study, list_studies
-from grading.yaml_file import FileError
 from simulator.assignment import Limits
 from simulator.source import source_hash
 

@@ -22,7 +22,7 @@ def eats_disk(request: Any, tools: Any, *, megabytes: int = 400, after_refund: b
         for _ in range(megabytes):
             file.write(os.urandom(1024 * 1024))
             file.flush()
-    time.sleep(120)
+    time.sleep(400)
     return descriptive_control.agent(request, tools)
 
 

@@ -443,7 +443,7 @@ def test_an_agent_of_an_image_is_known_by_its_digest_and_is_never_imported(study
         (
             "my_agent:answer",
             "    sources: [x]\n",
-            "the agent's image says already what it is made of: remove 'sources'",
+            "the image is all that the agent is made of: remove 'sources'",
         ),
     ],
 )

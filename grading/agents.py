@@ -15,8 +15,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from grading.file_error import FileError, nearest
 from grading.matrix_file import MatrixFile, WrittenCondition
-from grading.yaml_file import Document, FileError, nearest
+from grading.yaml_file import Document
 from simulator.agent_process import environment
 from simulator.agents import load_agent, packaged_agents
 from simulator.assignment import Agent

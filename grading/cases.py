@@ -12,7 +12,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, create_model
 
-from grading.yaml_file import Document, FileError, Location, nearest, read
+from grading.file_error import FileError, nearest
+from grading.yaml_file import Document, read
+from grading.yaml_values import Location
 from simulator.model import WireModel
 
 LONGEST_ID = 200

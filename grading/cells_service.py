@@ -26,8 +26,19 @@ from grading.intake import LARGEST_LEDGER
 from grading.manifest import Manifest, trial_name
 from grading.planning import registered_manifest
 from grading.recovering import Unanswered, recover
-from grading.store import NotFound, StateError, Store, StoreAway, StoreError, delivering, launching, losing, reading
-from grading.store.launching import PodClaim, Settling, Stop
+from grading.store import (
+    NotFound,
+    StateError,
+    Store,
+    StoreAway,
+    StoreError,
+    claiming,
+    delivering,
+    launching,
+    losing,
+    reading,
+)
+from grading.store.claiming import PodClaim, Settling, Stop
 from simulator.ledger import Software
 from simulator.model import WireModel
 from simulator.pod_protocol import (
@@ -60,7 +71,7 @@ class Cell:
     launch: launching.Launch
     index: int
     """The completion index of the launch's Job."""
-    pod: launching.Pod
+    pod: claiming.Pod
 
 
 class IdentityAway(Exception):  # noqa: N818 - reads as what happened
@@ -146,7 +157,7 @@ class _Attempt:
     """Pod, launch and index."""
 
     @classmethod
-    def of(cls, found: PodClaim | launching.Held, holder: tuple[str, str, int]) -> "_Attempt":
+    def of(cls, found: PodClaim | claiming.Held, holder: tuple[str, str, int]) -> "_Attempt":
         return cls(
             found.attempt_id,
             found.number,
@@ -175,7 +186,7 @@ class _Cells:
         if (asked.launch, asked.index) != (cell.launch.id, cell.index):
             raise _Refused(403, f"this pod is index {cell.index} of another launch than it says")
         self._refuse_other_software(cell, asked.software)
-        found = launching.claim(self._store, cell.launch.id, cell.index, cell.pod, lease_seconds=self._lease_seconds)
+        found = claiming.claim(self._store, cell.launch.id, cell.index, cell.pod, lease_seconds=self._lease_seconds)
         if isinstance(found, Stop):
             told |= {"outcome": "stop", "detail": found.reason}
             return Response(status_code=204)
@@ -197,7 +208,7 @@ class _Cells:
         except TypeError as error:
             raise _Refused(422, f"entries: {error}") from error
         try:
-            launching.journal(self._store, sent.attempt, cell.pod.uid, sent.first, lines)
+            claiming.journal(self._store, sent.attempt, cell.pod.uid, sent.first, lines)
         except StateError as error:
             raise _Refused(410, str(error)) from error
         except StoreAway:
@@ -237,7 +248,7 @@ class _Cells:
         sent = _document(Unusable, body)
         told |= {"attempt": sent.attempt, "outcome": sent.kind}
         of = self._own(cell, sent.attempt, told)
-        held = launching.attempt_of_pod(self._store, sent.attempt)
+        held = claiming.attempt_of_pod(self._store, sent.attempt)
         if held.state not in ("leased", "running"):
             # The same again, where the answer was lost; or somebody has settled it otherwise.
             if held.state == "lost":
@@ -256,7 +267,7 @@ class _Cells:
         found = self._attempts.get(attempt_id)
         if found is None:
             with suppress(NotFound):
-                held = launching.attempt_of_pod(self._store, attempt_id)
+                held = claiming.attempt_of_pod(self._store, attempt_id)
                 holder = (held.pod_uid, held.launch_id, held.launch_index)
                 found = self._attempts.put(attempt_id, _Attempt.of(held, holder))
         if found is None or found.holder != _holder(cell):
@@ -264,14 +275,14 @@ class _Cells:
         told["trial"] = found.trial
         return found
 
-    def _settle(self, of: _Attempt, pod: launching.Pod, reason: str) -> None:
+    def _settle(self, of: _Attempt, pod: claiming.Pod, reason: str) -> None:
         """Gives an attempt up, by what its journal says: what it did must not be washed away by another."""
         manifest, grading = self._matrix(of.matrix_id)
         unanswered = Unanswered(
             of.id, of.number, of.trial, of.case_id, self._assignment(of.assignment_hash)[1], reason, begun=True
         )
         place = {"launcher": "kubernetes", "host": pod.node, "worker": pod.name}
-        journals = launching.journals(self._store, [of.id])
+        journals = claiming.journals(self._store, [of.id])
         recovery = recover(
             [unanswered], journals, grading.grader, grading.expectation, place, isolation=manifest.isolation
         )

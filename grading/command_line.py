@@ -105,7 +105,7 @@ def schema(
 
     from grading import schemas
     from grading.cases import known_worlds
-    from grading.yaml_file import nearest
+    from grading.file_error import nearest
 
     made = {
         "matrix": schemas.matrix_schema,
@@ -298,7 +298,10 @@ def judge(
     store: StoreOption = DEFAULT_STORE,
     json: JsonOption = False,
 ) -> None:
-    """Judge stored ledgers: what is pending, or all of them with another judge. No agent runs; earlier ones stay."""
+    """Judge stored ledgers: what is pending, or all of them anew.
+
+    With another judge than the registered one, all of them. No agent runs; earlier judgments stay.
+    """
     from grading.commands import judge as command
 
     command.judge(
@@ -328,7 +331,10 @@ def compare(
     store: StoreOption = DEFAULT_STORE,
     json: JsonOption = False,
 ) -> None:
-    """Show the baseline against each candidate: what changed, by how much, and how sure that is."""
+    """Show the baseline against each candidate.
+
+    What changed, by how much, and how sure that is.
+    """
     from grading.commands import compare as command
 
     if view not in (None, "structural", "joint"):
@@ -360,7 +366,10 @@ def decide(
     store: StoreOption = DEFAULT_STORE,
     json: JsonOption = False,
 ) -> None:
-    """Print the release receipt of a comparison with every reason; the exit status can gate CI."""
+    """Print the release receipt of a comparison.
+
+    With every reason; the exit status can gate CI.
+    """
     from grading.commands import decide as command
 
     command.decide(comparison, policy=policy, at=at, receipt=receipt, store=store, json=json)
@@ -373,7 +382,10 @@ def diff(
     store: StoreOption = DEFAULT_STORE,
     json: JsonOption = False,
 ) -> None:
-    """Show for two matrices what was reused, graded again and run again, and why."""
+    """Show what differs between two matrices, and why.
+
+    What was reused, graded again and run again.
+    """
     from grading.commands import diff as command
 
     command.diff(old, new, store=store, json=json)
@@ -390,7 +402,10 @@ def power(
     at_most: Annotated[int, typer.Option(min=2, max=100_000, help="Where to stop looking.")] = 5_000,
     json: JsonOption = False,
 ) -> None:
-    """Show how many customers a comparison needs to find that a candidate is no worse."""
+    """Show how many customers a comparison needs.
+
+    To find that a candidate is no worse, where it is not.
+    """
     from grading.commands import power as command
 
     command.power(
@@ -418,7 +433,10 @@ def report(
     force: ForceOption = False,
     store: StoreOption = DEFAULT_STORE,
 ) -> None:
-    """Write one HTML file to send around: the matrix, what changed with transcripts, statistics, costs, manifest."""
+    """Write one HTML file to send around.
+
+    The matrix, what changed with transcripts, statistics, costs, manifest.
+    """
     from grading.commands import report as command
 
     command.report(matrix, output=output, baseline=baseline, slices=slices, force=force, store=store)
@@ -475,9 +493,10 @@ def migrate(
     ] = 0.0,
     store: StoreOption = DEFAULT_STORE,
 ) -> None:
-    """Make a store's tables or bring them up to date, without running anything.
+    """Make a store's tables, or bring them up to date.
 
-    Every command does so when it opens a store; in a cluster this runs first. Two at once follow each other.
+    Nothing is run. Every command does so when it opens a store; in a cluster this comes first. Two at once follow each
+    other.
     """
     from grading.commands import migrate as command
 
@@ -491,7 +510,10 @@ def export_packet(
     store: StoreOption = DEFAULT_STORE,
     json: JsonOption = False,
 ) -> None:
-    """Write a comparison's evidence into one file that replays anywhere, and print the file's SHA-256."""
+    """Write a comparison's evidence into one file.
+
+    It replays anywhere. Prints the file's SHA-256.
+    """
     from grading.commands import export as command
 
     command.export(comparison, packet, store=store, json=json)
@@ -509,7 +531,10 @@ def replay(
     ] = None,
     json: JsonOption = False,
 ) -> None:
-    """Rebuild, regrade and recompute every trial of a packet, without agent, judge or network."""
+    """Make a packet's result again from that file alone.
+
+    Every trial is rebuilt, graded again and recomputed, without agent, judge or network.
+    """
     from grading.commands import replay as command
 
     command.replay(packet, expect_sha256=expect_sha256, trust_calibration=trust_calibration or (), json=json)
@@ -537,7 +562,10 @@ def assess(
     store: StoreOption = DEFAULT_STORE,
     json: JsonOption = False,
 ) -> None:
-    """Tell which stored judgments would count today, by your registry. Changes no grade, permits nothing."""
+    """Tell which stored judgments would count today.
+
+    By your registry. Changes no grade, permits nothing.
+    """
     from grading.commands import assess as command
 
     command.assess(matrix, registry=registry, at=at, packet=packet, expect_sha256=expect_sha256, store=store, json=json)
@@ -576,9 +604,9 @@ def main() -> NoReturn:
 
 def exit_code(error: Exception) -> int | None:
     """The exit status of an error that is told in one message; None for a bug, which shows its traceback."""
+    from grading.file_error import FileError
     from grading.judge.openai import JudgeMisconfigured
     from grading.store import NotFound, StoreError
-    from grading.yaml_file import FileError
 
     if isinstance(error, FileError | NotFound | JudgeMisconfigured):
         return BAD_INPUT

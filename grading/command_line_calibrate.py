@@ -22,7 +22,7 @@ from grading.commands.options import (
 
 calibrate = typer.Typer(
     no_args_is_help=True,
-    help="Find out what a judge's word is worth: export items to review, import labels, compile a record.",
+    help="Find out what a judge's word is worth. Export items to review, import labels, compile a record.",
 )
 
 
@@ -42,7 +42,10 @@ def export(
     criterion: CriterionOption = None,
     store: StoreOption = DEFAULT_STORE,
 ) -> None:
-    """Write what reviewers need, without verdicts, conditions or each other's labels: files, or items in Phoenix."""
+    """Write what reviewers need: files, or items in Phoenix.
+
+    Without verdicts, conditions or each other's labels.
+    """
     from grading.commands import calibrate as command
 
     if group_by not in ("customer", "case", "item"):
@@ -107,7 +110,10 @@ def compile_rows(
     criterion: CriterionOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Compile a calibration record, and show its errors with exact bounds and how many more rows you need."""
+    """Compile a calibration record.
+
+    Shows its errors with exact bounds, and how many more rows you need.
+    """
     from grading.commands import calibrate as command
 
     scope = command.scope_of(world, policy_version=policy_version, criterion=criterion)
@@ -126,7 +132,10 @@ def split(
     held_out: Annotated[str, typer.Option(metavar="SHARE", help="The share of groups to hold out, such as 0.3.")],
     out: Annotated[Path, typer.Option(help="A new folder.")],
 ) -> None:
-    """Divide rows into calibration and held-out ones, each group as a whole."""
+    """Divide rows into calibration and held-out ones.
+
+    Each group as a whole.
+    """
     from grading.commands import calibrate as command
 
     command.split(rows, seed=seed, held_out=held_out, out=out)
@@ -139,7 +148,10 @@ def held_out_rows(
     registry: RegistryOption = DEFAULT_REGISTRY,
     json: JsonOption = False,
 ) -> None:
-    """Show what a calibrated judge did on rows that had no part in its calibration. It qualifies nothing."""
+    """Show what a calibrated judge did on other rows.
+
+    On rows that had no part in its calibration. It qualifies nothing.
+    """
     from grading.commands import calibrate as command
 
     command.held_out(rows, record=record, registry=registry, json=json)

@@ -64,7 +64,10 @@ def logs(
     context: ContextOption = None,
     namespace: NamespaceOption = None,
 ) -> None:
-    """Show a cell's attempts on a cluster, and what its pods wrote. By your own right to read their logs."""
+    """Show a cell's attempts on a cluster, and its pods' logs.
+
+    By your own right to read their logs.
+    """
     from grading.commands import logs as command
 
     command.logs(cell, matrix=matrix, where=Where(on, context, namespace), follow=follow, tail=tail)
@@ -79,10 +82,10 @@ def pull(
     store: StoreOption = DEFAULT_STORE,
     json: JsonOption = False,
 ) -> None:
-    """Copy a cluster's matrix, finished or running, into a store here.
+    """Copy a cluster's matrix into a store here.
 
-    Every ledger is validated and graded again on this machine, nothing is overwritten, and doing it again adds what is
-    new. Then compare, report, export and decide work here.
+    Whether it is finished or running. Every ledger is validated and graded again on this machine, nothing is
+    overwritten, and doing it again adds what is new. Then compare, report, export and decide work here.
     """
     from grading.commands import pull as command
 

@@ -15,6 +15,7 @@ from typing import Literal
 from grading.cost import CostTotal
 from grading.cost import total as cost_total
 from grading.facts import TrialFacts, trial_facts
+from grading.file_error import nearest
 from grading.judging import spent_on
 from grading.manifest import Manifest
 from grading.planning import registered_manifest
@@ -25,7 +26,6 @@ from grading.statistics.latency import Latency, latency
 from grading.statistics.paired import Pair, compare_candidates
 from grading.statistics.rates import Description, Rate, describe, trial_weighted
 from grading.store import Store, reading
-from grading.yaml_file import nearest
 
 View = Literal["structural", "joint"]
 """What counts as a pass: the contract alone, or the contract and a qualified judge's pass."""

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from grading.file_error import FileError
 from grading.health import Health
 from grading.judge.openai import JudgeMisconfigured
 from grading.judge.qualification import Qualification, Uncalibrated
@@ -20,7 +21,6 @@ from grading.planning import registered_manifest
 from grading.publication import LEASE_SECONDS, BeingPublished, publish_matrix
 from grading.publisher.phoenix import Phoenix, PhoenixRefused, PhoenixUnavailable
 from grading.store import NotFound, Store, StoreError, owners, reading
-from grading.yaml_file import FileError
 
 ROUND_SECONDS = 2.0
 """Between two looks at the store."""

@@ -8,7 +8,7 @@ import tempfile
 from contextlib import suppress
 from pathlib import Path
 
-from grading.yaml_file import FileError
+from grading.file_error import FileError
 
 _TEMPLATES = Path(__file__).parent / "new_study"
 _WORLD = "orders"

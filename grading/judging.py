@@ -1,26 +1,22 @@
 """Judging: the stage after structural grading. It reads stored ledgers and never runs an agent.
 
 Qualification is asked before a call and after it; what is refused before it makes no call and costs nothing. A judge
-that cannot be reached, or that the budget does not admit, leaves the judgment pending: judging again tries again. Each
-call is in the store before anything is made of its answer, so a killed process pays for nothing twice.
+that cannot be reached, or that the budget does not admit, leaves the judgment pending: judging again tries again.
 """
 
 import time
-import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 
 import orjson
 
 from grading.calibration.rows import Scope
-from grading.cost import NOT_DISPATCHED, UNKNOWN, Cost, CostTotal, total_spent
-from grading.judge import Answer, Judge, Unavailable, verdict_of
-from grading.judge.budget import Admission, Spent
+from grading.cost import NOT_DISPATCHED, Cost, CostTotal, total_spent
+from grading.judge import Judge, verdict_of
 from grading.judge.configuration import (
     LiteralConfiguration,
     OpenAIConfiguration,
@@ -28,7 +24,6 @@ from grading.judge.configuration import (
     configuration_hash,
 )
 from grading.judge.judgment import (
-    BUDGET,
     JUDGE_UNAVAILABLE,
     CostComponent,
     Judgment,
@@ -42,12 +37,16 @@ from grading.manifest import Manifest
 from grading.projection import semantic
 from grading.redaction import Redactor
 from grading.store import Store, judgments, reading
+from grading.store.attempts import batches
+from grading.voting import Pending, Voting
 from simulator.canonical import canonical, sha256
 
 _GROUP = 100
 """Judgments in one commit, at most, and"""
 _GROUP_SECONDS = 1.0
 """how long the first of them waits for others."""
+_LEDGERS = 100
+"""Ledgers in memory at once, but for those that are being asked about."""
 _UNREACHED_IN_A_ROW = 3
 """Judgments that a judge may leave pending one after the other before the rest is not asked for."""
 
@@ -165,18 +164,11 @@ class _Item:
 
 
 @dataclass(frozen=True, slots=True)
-class _Pending:
-    reason: str
-    detail: str = ""
-    hopeless: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class _Asked:
     """A request on its way, and the ledgers that wait for it: equal ones are asked about once."""
 
     request: bytes
-    votes: Future[list[Vote] | _Pending]
+    votes: Future[list[Vote] | Pending]
     items: list[_Item] = field(default_factory=list)
 
 
@@ -198,7 +190,7 @@ class _Judging:
         self._registered = registered
         self._configuration = registered.configuration
         self._configuration_hash = registered.configuration_hash()
-        self._open_judge = open_judge
+        self._voting = Voting(store, matrix.id, registered, open_judge, clock)
         self._qualification = qualification
         self._collect = collect
         self._watch = watch
@@ -216,7 +208,6 @@ class _Judging:
         self._wrote = time.monotonic()
         self._outcome = Judged()
         self._unreached = 0
-        self._stopped: _Pending | None = None
 
     def run(self) -> Judged:
         document = canonical(self._configuration.model_dump(mode="json"))
@@ -226,13 +217,13 @@ class _Judging:
             try:
                 for item in self._items():
                     request = canonical(self._redactor.value(semantic(item.content, self._scope.policy_version)))
-                    if not self._judge.dispatches:
-                        self._settle(item, request, self._votes(sha256(request), request))
+                    if not self._voting.judge.dispatches:
+                        self._settle(item, request, self._voting.on(sha256(request), request))
                         continue
                     name = sha256(request)
                     if name not in asked:
-                        assert self._admission is not None  # made here, before threads share it
-                        asked[name] = _Asked(request, pool.submit(self._votes, name, request))
+                        self._voting.prepare()
+                        asked[name] = _Asked(request, pool.submit(self._voting.on, name, request))
                     asked[name].items.append(item)
                     while len(asked) >= 2 * self._concurrency:
                         self._take_answers(asked)
@@ -240,7 +231,7 @@ class _Judging:
                     self._take_answers(asked)
             except BaseException:
                 # What is being asked arrives and is stored by its thread; nothing else is asked.
-                self._stopped = self._stopped or _Pending(JUDGE_UNAVAILABLE, "judging was stopped")
+                self._voting.stopped = self._voting.stopped or Pending(JUDGE_UNAVAILABLE, "judging was stopped")
                 pool.shutdown(wait=True, cancel_futures=True)
                 self._write()
                 raise
@@ -248,21 +239,10 @@ class _Judging:
         self._outcome.spent = spent_on(self._store, self._matrix.id, self._configuration_hash)
         return self._outcome
 
-    @cached_property
-    def _judge(self) -> Judge:
-        """Opened once there is something to ask: where nothing counts, no key is needed."""
-        return self._open_judge()
-
-    @cached_property
-    def _admission(self) -> Admission:
-        connection = self._registered.connection
-        return Admission(connection.budget if connection is not None else None, self._spent_before())
-
     def _items(self) -> Iterator[_Item]:
         """The ledgers that may be judged now; the refused ones are settled on the way."""
-        for trials in _in_groups(
-            reading.trials(self._store, self._matrix.id, states=["delivered", "graded"], ledgers=True)
-        ):
+        found = reading.trials(self._store, self._matrix.id, states=["delivered", "graded"], ledgers=True)
+        for trials in batches(found, _LEDGERS):
             attempts = [one.evidence_attempt_id for one in trials if one.evidence_attempt_id is not None]
             known = judgments.latest(self._store, attempts, self._configuration_hash, self._qualification.inputs_hash)
             ever = judgments.latest(self._store, attempts, self._configuration_hash)
@@ -291,92 +271,6 @@ class _Judging:
         calibration: str | None = orjson.loads(earlier.document)["calibration_hash"]
         return calibration == self._qualification.calibration_hash
 
-    # Votes: in the judge's threads
-
-    def _votes(self, name: str, request: bytes) -> list[Vote] | _Pending:
-        """Every vote on a request: from the store where the judge has given it before."""
-        refusal = self._judge.refuses(request)
-        if refusal is not None:
-            told = f"{len(request)} bytes of evidence were not sent: {refusal}"
-            now = self._clock()
-            answer = Answer("abstain", told, refusal, None, None, None, NOT_DISPATCHED, now, now)
-            return [_vote(index, None, answer) for index in range(self._judge.votes)]
-        if not self._judge.dispatches:
-            return [_vote(index, None, self._judge.vote(request, index)) for index in range(self._judge.votes)]
-        known = judgments.answered(self._store, name, self._configuration_hash)
-        votes: list[Vote] = []
-        for index in range(self._judge.votes):
-            if index in known:
-                votes.append(Vote.model_validate_json(known[index].document).model_copy(update={"cached": True}))
-                continue
-            asked = self._ask(name, request, index)
-            if isinstance(asked, _Pending):
-                return asked
-            votes.append(asked)
-        return votes
-
-    def _ask(self, name: str, request: bytes, index: int) -> Vote | _Pending:
-        if self._stopped is not None:
-            return self._stopped
-        most = self._judge.most(request)
-        if not self._admission.admit(most):
-            return _Pending(BUDGET)
-        call = uuid.uuid4().hex
-        try:
-            answer = self._judge.vote(request, index)
-        except Unavailable as error:
-            cost = UNKNOWN if error.dispatched else NOT_DISPATCHED
-            if not error.dispatched:
-                self._admission.settle(most, 0, Cost("known", 0))
-            document = {
-                "version": 1,
-                "call": call,
-                "index": index,
-                "error": error.error,
-                "cost": CostComponent.of(cost).model_dump(mode="json"),
-                "most": {"tokens": most.tokens, "micro_dollars": most.micro_dollars},
-                "started": error.started,
-                "ended": error.ended,
-            }
-            self._keep(call, name, request, index, "unavailable", canonical(document))
-            return _Pending(JUDGE_UNAVAILABLE, str(error), error.hopeless)
-        vote = _vote(index, call, answer)
-        tokens = (
-            None if vote.input_tokens is None or vote.output_tokens is None else vote.input_tokens + vote.output_tokens
-        )
-        if answer.cost == NOT_DISPATCHED:
-            self._admission.settle(most, 0, Cost("known", 0))
-        else:
-            self._admission.settle(most, tokens, answer.cost)
-        self._keep(call, name, request, index, "answered", canonical(vote.model_dump(mode="json")))
-        return vote
-
-    def _keep(self, call: str, name: str, request: bytes, index: int, state: Any, document: bytes) -> None:
-        kept = judgments.Call(call, self._matrix.id, name, self._configuration_hash, index, state, document)
-        judgments.add_call(self._store, kept, request)
-
-    def _spent_before(self) -> Spent:
-        """What earlier calls for this matrix used; where that is unknown, the most they may have used."""
-        spent = Spent()
-        if not self._judge.dispatches:
-            return spent
-        for call in judgments.calls(self._store, self._matrix.id):
-            document = orjson.loads(call.document)
-            cost = document["cost"]
-            if cost["state"] == "not_dispatched":
-                continue
-            if call.state == "answered":
-                known = document["input_tokens"] is not None and document["output_tokens"] is not None
-                most = self._judge.most(judgments.request_document(self._store, call.request_hash))
-                spent.tokens += document["input_tokens"] + document["output_tokens"] if known else most.tokens
-                spent.micro_dollars += cost["micro_dollars"] if cost["state"] == "known" else most.micro_dollars or 0
-            else:
-                spent.tokens += document["most"]["tokens"]
-                spent.micro_dollars += document["most"]["micro_dollars"] or 0
-        return spent
-
-    # Settling: in the thread that reads the store
-
     def _take_answers(self, asked: dict[str, "_Asked"]) -> None:
         done, _ = wait([one.votes for one in asked.values()], timeout=_GROUP_SECONDS, return_when=FIRST_COMPLETED)
         for name in [name for name, one in asked.items() if one.votes in done]:
@@ -391,18 +285,18 @@ class _Judging:
         if self._rows and time.monotonic() - self._wrote >= _GROUP_SECONDS:
             self._write()
 
-    def _note(self, votes: list[Vote] | _Pending) -> None:
+    def _note(self, votes: list[Vote] | Pending) -> None:
         """Stops asking a judge that cannot be reached: every further try would wait as long and say the same."""
         if isinstance(votes, list):
             self._unreached = 0
-        elif votes.reason == JUDGE_UNAVAILABLE and votes is not self._stopped:
+        elif votes.reason == JUDGE_UNAVAILABLE and votes is not self._voting.stopped:
             self._outcome.trouble = votes.detail
             self._unreached += 1
             if votes.hopeless or self._unreached >= _UNREACHED_IN_A_ROW:
-                self._stopped = votes
+                self._voting.stopped = votes
 
-    def _settle(self, item: _Item, request: bytes, votes: list[Vote] | _Pending) -> None:
-        if isinstance(votes, _Pending):
+    def _settle(self, item: _Item, request: bytes, votes: list[Vote] | Pending) -> None:
+        if isinstance(votes, Pending):
             self._outcome.pending[votes.reason] += 1
             self._add(item.attempt_id, "pending", votes.reason, None, None)
             return
@@ -506,23 +400,6 @@ class _Judging:
         self._requests.clear()
 
 
-def _vote(index: int, call: str | None, answer: Answer) -> Vote:
-    return Vote(
-        index=index,
-        call=call,
-        cached=False,
-        verdict=answer.verdict,
-        explanation=answer.explanation,
-        error=answer.error,
-        returned_model=answer.returned_model,
-        input_tokens=answer.input_tokens,
-        output_tokens=answer.output_tokens,
-        cost=CostComponent.of(answer.cost),
-        started=answer.started,
-        ended=max(answer.started, answer.ended),
-    )
-
-
 def _answered(
     configuration: LiteralConfiguration | OpenAIConfiguration, vote: Vote
 ) -> LiteralConfiguration | OpenAIConfiguration:
@@ -538,14 +415,3 @@ def _costs(calls: list[judgments.Call]) -> Iterator[tuple[str, Cost]]:
         cost = orjson.loads(call.document)["cost"]
         if cost["state"] != "not_dispatched":
             yield call.call, Cost(cost["state"], cost["micro_dollars"])
-
-
-def _in_groups(trials: Iterator[reading.Trial], size: int = 100) -> Iterator[list[reading.Trial]]:
-    group: list[reading.Trial] = []
-    for trial in trials:
-        group.append(trial)
-        if len(group) == size:
-            yield group
-            group = []
-    if group:
-        yield group

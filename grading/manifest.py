@@ -15,6 +15,7 @@ from pydantic import Field, JsonValue, model_validator
 
 from grading.agents import resolve_agents
 from grading.cases import Case, Identifier, WorldName, load_cases
+from grading.file_error import FileError
 from grading.judge.configuration import RegisteredJudge, registered
 from grading.matrix_file import (
     Confidence,
@@ -28,7 +29,6 @@ from grading.matrix_file import (
 from grading.redaction import RegisteredRedaction
 from grading.schedule import SCHEDULE_RULE, Planned, PresentedOrder, planned, presented
 from grading.slices import SlicePlan, read_slice_plan
-from grading.yaml_file import FileError
 from simulator.assignment import Agent, Assignment, Isolation, Limits, Request
 from simulator.canonical import canonical, canonical_hash, sha256
 from simulator.ledger import Sha256

@@ -10,16 +10,16 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, ConfigDict, Field, JsonValue, StringConstraints
 
 from grading.cases import Identifier
+from grading.file_error import FileError, nearest
 from grading.judge.configuration import WrittenJudge
 from grading.redaction import Redaction
 from grading.schedule import PresentedOrder
-from grading.yaml_file import Document, FileError, nearest, read
+from grading.yaml_file import Document, read
 from simulator.assignment import Limits
 from simulator.ledger import Sha256
 from simulator.model import WireModel
 
 CASE_SUFFIXES = (".yaml", ".yml", ".json")
-STRUCTURAL = "structural"
 
 _DECIMAL = re.compile(r"(0|[1-9][0-9]{0,14})(\.[0-9]{1,12})?")
 

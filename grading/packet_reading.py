@@ -1,6 +1,6 @@
 """Reading a packet in constant memory: the layout first, then each section's elements one after the other.
 
-Nothing here judges what the elements say; grading/replay_packet.py does.
+Nothing here judges what the elements say; grading/packet_checking.py does.
 """
 
 import hashlib

@@ -11,6 +11,7 @@ from typing import IO, Any
 import orjson
 
 from grading.arms import check_comparison
+from grading.file_error import FileError
 from grading.judge.configuration import RegisteredJudge
 from grading.judge.judgment import NOT_JUDGED, Judgment
 from grading.manifest import Manifest
@@ -18,7 +19,6 @@ from grading.packet import OPENING, Evidence, RowContradiction, Rows, Totals
 from grading.planning import registered_manifest
 from grading.store import Store, StoreError, judgments, reading
 from grading.store.attempts import batches
-from grading.yaml_file import FileError
 from simulator.canonical import canonical, sha256
 
 

@@ -546,8 +546,7 @@ def _copied_attempt(one: copying.CopiedAttempt) -> people.CopiedAttempt:
             if one.origin is not None
             else None,
             "ledger": one.ledger.document.decode() if one.ledger is not None else None,
-            # A pod that was cut off may have left half a character.
-            "journal": one.journal.decode(errors="replace") if one.journal is not None else None,
+            "journal": base64.b64encode(one.journal).decode() if one.journal is not None else None,
             "grades": [
                 {"grader": each.grader, "version": each.version, "verdict": each.verdict} for each in one.grades
             ],

@@ -14,11 +14,12 @@ from xml.etree import ElementTree
 from pydantic import AfterValidator, ConfigDict, Field
 
 from grading.cases import Identifier
+from grading.file_error import FileError
 from grading.instant import instant
 from grading.manifest import Manifest
 from grading.matrix_file import Confidence, DecimalText, Share, Slug
 from grading.statistics.decision_rule import Rule
-from grading.yaml_file import Document, FileError, read
+from grading.yaml_file import Document, read
 from simulator.assignment import Isolation
 from simulator.canonical import sha256
 from simulator.ledger import Sha256

@@ -32,12 +32,6 @@ def planned(repetitions: int, cases: int, conditions: int) -> Iterator[Planned]:
                 sequence += 1
 
 
-def sequence_number(repetition: int, case: int, condition: int, *, cases: int, conditions: int) -> int:
-    """Where a trial stands in :func:`planned`, without walking through the plan."""
-    place = (condition - repetition - case) % conditions
-    return (repetition * cases + case) * conditions + place
-
-
 def at(sequence: int, cases: int, conditions: int) -> Planned:
     """The trial at a place of :func:`planned`, without walking through the plan."""
     pair, place = divmod(sequence, conditions)

@@ -12,11 +12,12 @@ from typing import Annotated, Literal
 from pydantic import ConfigDict, Field
 
 from grading.cases import Identifier
+from grading.file_error import FileError, nearest
 from grading.statistics import paired
 from grading.statistics.decision_rule import Rule
 from grading.statistics.paired import Pair
 from grading.statistics.rates import Description, describe
-from grading.yaml_file import Document, FileError, nearest, read
+from grading.yaml_file import Document, read
 from simulator.model import WireModel
 
 

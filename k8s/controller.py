@@ -13,8 +13,8 @@ from typing import Any
 import structlog
 from kubernetes.config import ConfigException
 
+from grading.file_error import FileError
 from grading.store import Store, StoreError
-from grading.yaml_file import FileError
 from k8s import health, metrics
 from k8s.api import Api, ApiError
 from k8s.lease import Lease

@@ -20,7 +20,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from grading.cells_service import Cell, IdentityAway
-from grading.store import NotFound, Store, launching
+from grading.store import NotFound, Store, claiming, launching
 from k8s.api import Api, ApiError
 from k8s.settings import Settings
 
@@ -137,7 +137,7 @@ class Identity:
             raise
         launch, index = self._work_of(pod, uid)
         node = str(pod.get("spec", {}).get("nodeName") or "")
-        return Cell(launch, index, launching.Pod(uid, name, node, settings.cells_namespace))
+        return Cell(launch, index, claiming.Pod(uid, name, node, settings.cells_namespace))
 
     def _work_of(self, pod: dict[str, Any], uid: str) -> tuple[launching.Launch, int]:
         """The launch and the index that a pod works on, as its Job's controller and the store say alike."""

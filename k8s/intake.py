@@ -26,9 +26,9 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from grading.cells_service import cells_app
+from grading.file_error import FileError
 from grading.people_service import people_app
-from grading.store import Store, StoreAway, StoreError, launching
-from grading.yaml_file import FileError
+from grading.store import Store, StoreAway, StoreError, claiming
 from k8s.api import Api
 from k8s.identity import Identity
 from k8s.settings import Settings, SettingsMissing, read_settings, store_address
@@ -208,7 +208,7 @@ async def _in_flight(store: Store | None) -> float:
         return float("nan")
     try:
         with anyio.fail_after(_CHECK_SECONDS):
-            return await anyio.to_thread.run_sync(launching.count_held, store, abandon_on_cancel=True)
+            return await anyio.to_thread.run_sync(claiming.count_held, store, abandon_on_cancel=True)
     except (TimeoutError, StoreError):
         return float("nan")
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from grading.store import Store, launching, placing
+from grading.store import Store, claiming, launching, placing
 from k8s import reasons
 from k8s.api import Document
 from k8s.mirror import Mirror
@@ -26,7 +26,7 @@ class Look:
     launches: list[launching.Launch]
     job_uids: dict[str, str | None]
     """By launch."""
-    held: dict[str, list[launching.Held]]
+    held: dict[str, list[claiming.Held]]
     """By launch."""
     unsettled: dict[str, frozenset[int]]
     """By launch: the indexes with trials that are open or held."""
@@ -94,8 +94,8 @@ def look(store: Store, jobs: Mirror, pods: Mirror, refusals: Mirror, now: dateti
         refusals_of.setdefault(str(event.get("involvedObject", {}).get("uid")), []).append(event)
     placed = {one.matrix_id: one for one in placing.placements(store)}
     launches = launching.unfinished(store)
-    held: dict[str, list[launching.Held]] = {}
-    for one in launching.held(store):
+    held: dict[str, list[claiming.Held]] = {}
+    for one in claiming.held(store):
         held.setdefault(one.launch_id, []).append(one)
     unsettled = launching.unsettled_indexes(store, [one.id for one in launches if one.state != "ended"])
     job_uids = {one.id: one.job_uid for one in launches}

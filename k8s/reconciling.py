@@ -13,7 +13,7 @@ from typing import Any
 
 import structlog
 
-from grading.store import NotFound, StateError, Store, charging, launching, matrices, placing, reading
+from grading.store import NotFound, StateError, Store, charging, claiming, launching, matrices, placing, reading
 from k8s import job, metrics, reasons
 from k8s.api import Api, Document
 from k8s.launcher import Launcher
@@ -119,7 +119,7 @@ class Reconciler:
 
     # Attempts of pods that ended
 
-    def _settle(self, seen: Look, held: launching.Held) -> bool:
+    def _settle(self, seen: Look, held: claiming.Held) -> bool:
         launch_job = seen.job_of(held.launch_id)
         suspended = launch_job is not None and reasons.suspended(launch_job)
         pod = seen.pods.get(held.pod_uid)
@@ -152,7 +152,7 @@ class Reconciler:
             self._starter.fail_cell(held.cell_id, held.launch_id, end.detail)
         return True
 
-    def _end_of(self, held: launching.Held, *, suspended: bool) -> End | None:
+    def _end_of(self, held: claiming.Held, *, suspended: bool) -> End | None:
         """How a pod ended that is not in the mirror; None where it is there after all and runs."""
         found = self._api.find(f"/api/v1/namespaces/{self._settings.cells_namespace}/pods/{held.pod_name}")
         if found is not None and found["metadata"]["uid"] == held.pod_uid:
@@ -208,7 +208,7 @@ class Reconciler:
     def _end(self, seen: Look, launch: launching.Launch, uid: str, reason: str) -> bool:
         """Ends a launch. Where trials of it are left and no pod of it ever asked, that counts: it might go on so."""
         if seen.unsettled[launch.id] and seen.state(launch.matrix_id) == "running":
-            stands_for = launching.Pod(uid, launch.job, "", self._settings.cells_namespace)
+            stands_for = claiming.Pod(uid, launch.job, "", self._settings.cells_namespace)
             why = f"{launch.job} ended, and none of its pods asked for its trial: {reason}"
             if charging.charge(self._store, launch.id, None, stands_for, reason, why) == "missing":
                 self._starter.cell_failed(launch.cell_id, launch.id, why)
@@ -242,7 +242,7 @@ class Reconciler:
 
     def _charge(self, launch: launching.Launch, index: int, pod: Document, end: End) -> None:
         metadata, node = pod["metadata"], str((pod.get("spec") or {}).get("nodeName") or "")
-        of = launching.Pod(metadata["uid"], metadata["name"], node, self._settings.cells_namespace)
+        of = claiming.Pod(metadata["uid"], metadata["name"], node, self._settings.cells_namespace)
         why = f"its pods end before they ask for a trial: {end.reason}: {end.detail}"
         outcome = charging.charge(self._store, launch.id, index, of, end.reason, why)
         if end.kind == "succeeded":

@@ -10,7 +10,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, JsonValue
 
-from grading.yaml_file import FileError, load
+from grading.file_error import FileError
+from grading.yaml_file import load
 from simulator.model import WireModel
 
 FILE_VARIABLE = "CELLWISE_SETTINGS"

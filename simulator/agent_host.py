@@ -77,7 +77,8 @@ def load(name: str) -> Callable[..., Any]:
 def preload(name: str) -> None:
     """Loads an agent before its processes fork, so that no trial's time is spent on it."""
     load(name)
-    import simulator.output  # noqa: F401 - most agents answer with it
+    if ":" in name:
+        import simulator.output  # noqa: F401 - most agents of one's own answer with it, packaged ones do not
 
     gc.collect()
     gc.freeze()

@@ -23,7 +23,8 @@ LONGEST_FRAME = 8 * 1024 * 1024
 
 
 _SOON_SECONDS = 0.01
-_AT_ONCE = 262_144
+_AT_ONCE = 65_536
+"""Bytes of one read. A buffer for more is given back to the system after each, and asked for again before the next."""
 
 
 class FrameTooLong(Exception):  # noqa: N818 - reads as what happened

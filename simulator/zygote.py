@@ -115,9 +115,6 @@ def _serve(control: socket.socket, parent: int) -> None:
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.close(nothing)
-    import simulator.output  # noqa: F401 - which the worker seldom needs, and every packaged agent
-
-    gc.freeze()
     while True:
         wanted, descriptors, _, _ = socket.recv_fds(control, 65_536, 2)
         if not wanted:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from packets import ORDER, Packet, Raw, load, seal_hashes, text_of, written
 
-from grading import replay_packet
+from grading import packet_checking, replay_packet
 from grading.packet_reading import PacketRefused
 
 Path_ = tuple[str | int, ...]
@@ -208,10 +208,10 @@ def _own_ledger(artifact: Any) -> Any:
 @contextlib.contextmanager
 def remembering(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A trial's check depends on the manifest, its place and its bytes alone: the same is not done again."""
-    check = replay_packet.Checker.check
+    check = packet_checking.Checker.check
     known: dict[Any, Any] = {}
 
-    def remembered(self: replay_packet.Checker, sequence: int, pair: replay_packet.Pair) -> Any:
+    def remembered(self: packet_checking.Checker, sequence: int, pair: packet_checking.Pair) -> Any:
         key = (self._manifest_hash, sequence, pair)
         if key not in known:
             if len(known) > 10_000:
@@ -226,7 +226,7 @@ def remembering(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         return found
 
     with monkeypatch.context() as patch:
-        patch.setattr(replay_packet.Checker, "check", remembered)
+        patch.setattr(packet_checking.Checker, "check", remembered)
         yield
 
 

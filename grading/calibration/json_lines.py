@@ -12,7 +12,7 @@ from typing import Any, NoReturn, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from grading.yaml_file import FileError
+from grading.file_error import FileError
 from simulator.canonical import NotCanonicalizable, canonical
 
 LARGEST_LINE = 16 * 2**20

@@ -17,8 +17,8 @@ from grading.calibration.json_lines import parse, write_new
 from grading.calibration.policy import Counts
 from grading.calibration.rows import Adjudication, CalibrationRow, Label, Review, Scope, Split, Verdict
 from grading.cases import Identifier
+from grading.file_error import FileError
 from grading.statistics.agreement import krippendorff_alpha
-from grading.yaml_file import FileError
 from simulator.canonical import canonical, sha256
 from simulator.ledger import Sha256
 from simulator.model import WireModel

@@ -17,8 +17,9 @@ from grading.calibration.qualification import Qualification, Unqualified
 from grading.calibration.record import CalibrationRecord, Exclusions, RowsRefused, compile_record, read_record
 from grading.calibration.rows import Reason, Scope, read_rows
 from grading.cases import Identifier, NotBlank
+from grading.file_error import FileError
 from grading.instant import instant
-from grading.yaml_file import Document, FileError, read
+from grading.yaml_file import Document, read
 from simulator.canonical import canonical_hash
 from simulator.ledger import Sha256
 from simulator.model import WireModel

@@ -42,7 +42,7 @@ def _found(way: Connected, word: str | int, cell: str) -> Attempts:
     ]
     named = [(condition, case) for condition, case in known if f"{condition}/{case}" == cell]
     if not named:
-        from grading.yaml_file import nearest
+        from grading.file_error import nearest
 
         raise fail(f"{status.name} has no cell {cell}:{nearest(cell, [f'{a}/{b}' for a, b in known])}")
     if len(named) > 1:

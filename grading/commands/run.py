@@ -31,6 +31,7 @@ from grading.commands import (
 from grading.commands.judge import check_judge, judge_stage, tell
 from grading.commands.progress import Shown, watching
 from grading.commands.publish import Target, publish_to
+from grading.file_error import nearest
 from grading.launcher import Loading
 from grading.manifest import Manifest, ResolvedStudy, differences, resolve
 from grading.planning import register, registered_manifest
@@ -38,7 +39,6 @@ from grading.results import summary_of
 from grading.runner import Progress, Runner
 from grading.store import Store, StoreError, matrices, reading, reusing
 from grading.studies import Study, load_study
-from grading.yaml_file import nearest
 
 MOST_PROCESSES = 256
 

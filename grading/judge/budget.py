@@ -8,8 +8,6 @@ from grading.cost import UNKNOWN, Cost, micro_dollars
 from grading.judge import Reservation
 from grading.judge.configuration import Budget, Prices
 
-_MILLION = 1_000_000
-
 
 def cost_of(prices: Prices | None, input_tokens: int | None, output_tokens: int | None) -> Cost:
     """A call's cost from its usage, rounded up to micro-dollars. Without prices or usage it is unknown."""

@@ -1,5 +1,6 @@
 """Publishing into Phoenix: the desired state, the state that is there, and posting only the difference.
 
-``desired`` says what Phoenix shall show, ``outgoing`` what may leave at all, ``traces`` what a trial's trace is,
-``phoenix`` speaks to the server, ``reconcile`` brings the two states together.
+``desired`` says what Phoenix shall show, ``spans`` what of a trial's calls, ``outgoing`` what may leave at all.
+``traces`` is the form in which spans are sent, ``phoenix`` speaks to the server, ``reconcile`` and, within an
+experiment, ``runs`` bring the two states together.
 """

@@ -9,13 +9,11 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from grading.publisher import outgoing
+from grading.publisher.spans import DesiredSpan, Microseconds, spans_of
 
 Json = Any
 """A JSON value."""
-Microseconds = int
-"""Since 1970-01-01T00:00:00Z."""
 AnnotatorKind = Literal["CODE", "LLM"]
-SpanKind = Literal["AGENT", "TOOL", "LLM"]
 
 CONTRACT = "contract"
 COMPLETED = "completed"
@@ -40,20 +38,6 @@ class DesiredEvaluation:
     explanation: str
     metadata: Mapping[str, Json] = field(default_factory=dict)
     annotator_kind: AnnotatorKind = "CODE"
-
-
-@dataclass(frozen=True, slots=True)
-class DesiredSpan:
-    """One span of a trial's trace; its number is its position, its identity is given when it is sent."""
-
-    name: str
-    kind: SpanKind
-    started: Microseconds
-    ended: Microseconds
-    attributes: Mapping[str, str | int | float | bool]
-    parent: int | None
-    error: str | None = None
-    """The class of the error with which it ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,8 +151,6 @@ def desired_run(
         order_known: whether the case expects an order; without one a task cannot be completed, and the label says so.
         semantic: None where the matrix has no judge.
     """
-    from grading.publisher.traces import spans_of
-
     content, envelope = ledger["content"], ledger["envelope"]
     return DesiredRun(
         case_id=case_id,

@@ -10,8 +10,8 @@ from typing import Literal
 import sqlalchemy as sa
 
 from grading.store.attempts import batches
+from grading.store.claiming import Pod
 from grading.store.errors import NotFound
-from grading.store.launching import BOOT, Pod
 from grading.store.losing import Lost, lose_attempts
 from grading.store.matrices import locked_state
 from grading.store.opening import Store
@@ -67,16 +67,8 @@ def charge(store: Store, launch_id: str, index: int | None, pod: Pod, reason: st
         if found is None:
             return "nothing"
         now = store.now(connection)
-        values = {
-            "id": pod.uid,
-            "host": f"{pod.node}/{pod.name}",
-            "boot": BOOT,
-            "namespace": pod.namespace,
-            "pid": 0,
-            "process_start": -1,
-            "renewed": now,
-        }
-        connection.execute(store.insert(owner).on_conflict_do_nothing(index_elements=["id"]), values)
+        new = store.insert(owner).on_conflict_do_nothing(index_elements=["id"])
+        connection.execute(new, pod.as_owner(now))
         connection.execute(
             trial.update().where(trial.c.id == found.id).values(state="leased", attempt=found.attempt + 1)
         )

@@ -166,13 +166,6 @@ def read_incidents(store: Store, matrix_id: int, *, after: int, limit: int) -> l
         return [CopiedIncident(*row) for row in connection.execute(asked)]
 
 
-def has_own(store: Store, matrix_id: int) -> bool:
-    """Whether a matrix has attempts in this store at all."""
-    asked = sa.select(attempt.c.id).join(trial, trial.c.id == attempt.c.trial_id).where(trial.c.matrix_id == matrix_id)
-    with store.reading() as connection:
-        return connection.execute(asked.limit(1)).first() is not None
-
-
 def write_trials(store: Store, matrix_id: int, copies: Sequence[CopiedTrial]) -> int:
     """Adds what is not there yet, all of it or nothing. The ledgers have been validated by whoever calls.
 

@@ -176,11 +176,6 @@ def request_document(store: Store, request_hash: str) -> bytes:
     return _document(store, judge_request, request_hash, "request")
 
 
-def configuration_document(store: Store, configuration_hash: str) -> bytes:
-    """A judge's configuration. Raises NotFound where there is none."""
-    return _document(store, judge_configuration, configuration_hash, "judge configuration")
-
-
 _CALL = (
     judge_call.c.call, judge_call.c.matrix_id, judge_call.c.request_hash, judge_call.c.configuration_hash,
     judge_call.c.vote, judge_call.c.state, judge_call.c.document,

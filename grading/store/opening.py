@@ -76,9 +76,8 @@ class Store:
         except BaseException:
             if store is not None:
                 store.close()
-            if made:
-                for ending in ("", "-wal", "-shm"):
-                    Path(place + ending).unlink(missing_ok=True)
+            # A new file that is still empty stays: another process may have opened it meanwhile, and what that one
+            # writes into a removed file would be lost.
             raise
         return store
 
@@ -215,8 +214,24 @@ def _engine(url: sa.URL) -> sa.Engine:
 def _prepare_sqlite(connection: sqlite3.Connection, _record: object) -> None:
     # Python's driver would otherwise begin transactions of its own, later and weaker than ours.
     connection.isolation_level = None
-    for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON"):
+    _turn_on_log(connection)
+    for pragma in ("synchronous=FULL", "foreign_keys=ON"):
         connection.execute(f"PRAGMA {pragma}").close()
+
+
+def _turn_on_log(connection: sqlite3.Connection) -> None:
+    """Where two processes open a new file at once, SQLite tells one of them that it is locked without waiting: each
+    holds what the other one needs."""
+    deadline = time.monotonic() + _BUSY_SECONDS
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode=WAL").close()
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                raise
+            time.sleep(0.02)
+        else:
+            return
 
 
 def _begin_sqlite(connection: sa.Connection) -> None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import sqlalchemy as sa
 
-from grading.store.launching import BOOT
+from grading.store.claiming import BOOT
 from grading.store.opening import Store
 from grading.store.tables import AttemptState, attempt, owner, trial
 

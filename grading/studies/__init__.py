@@ -7,9 +7,10 @@ from typing import Annotated, Literal
 from pydantic import ConfigDict, Field
 
 from grading.arms import NotAComparison, check_comparison
+from grading.file_error import FileError, nearest
 from grading.manifest import ResolvedStudy, resolve
 from grading.matrix_file import Slug
-from grading.yaml_file import Document, FileError, nearest, read
+from grading.yaml_file import Document, read
 from simulator.model import WireModel
 
 MATRIX_NAMES = ("matrix.yaml", "matrix.yml", "matrix.json")

@@ -22,6 +22,7 @@ from grading.graders import load_grader
 from grading.projection import structural
 from simulator.agent import Request
 from simulator.agents import load_agent
+from simulator.answer import answer_of
 from simulator.replay import compose, open_session
 
 CASES = Path(__file__).resolve().parents[2] / "grading/studies/order-resolution/cases.yaml"
@@ -60,11 +61,11 @@ def scripted(trials: Trials) -> Any:
     async def solve(state: TaskState, generate: Generate) -> TaskState:
         assignment = trials.assignments[state.sample_id]
         session, customer = open_session(assignment)
-        output = trials.agent(Request(**assignment["request"]), DirectTools(session))
+        answer = answer_of(trials.agent(Request(**assignment["request"]), DirectTools(session)))
         trials.contents[state.sample_id] = compose(
-            assignment, session, customer, output.message, output.claims().model_dump(mode="json"), None
+            assignment, session, customer, answer.message, answer.claims, answer.error
         )
-        state.output.completion = output.message
+        state.output.completion = answer.message
         return state
 
     return solve

@@ -15,8 +15,8 @@ from grading.manifest import resolve, trial_name
 from grading.planning import register
 from grading.projection import structural
 from grading.recovering import delivery
-from grading.store import Store, delivering, launching, matrices, placing, reading
-from grading.store.launching import Pod, PodClaim
+from grading.store import Store, claiming, delivering, matrices, placing, reading
+from grading.store.claiming import Pod, PodClaim
 from k8s.api import Api
 from k8s.reconciling import Reconciler
 from k8s.settings import Settings
@@ -158,9 +158,9 @@ class Site:
         (found,) = self.pods
         return found
 
-    def claim(self, pod: Document) -> PodClaim | launching.Stop | launching.Settling:
+    def claim(self, pod: Document) -> PodClaim | claiming.Stop | claiming.Settling:
         metadata = pod["metadata"]
-        return launching.claim(
+        return claiming.claim(
             self.store,
             metadata["labels"]["cellwise.dev/launch"],
             int(metadata["annotations"]["batch.kubernetes.io/job-completion-index"]),
@@ -183,7 +183,7 @@ class Site:
             {"attempt": claim.attempt_id, "call": call, "started": 2000 + n, "ended": 2001 + n}
             for n, call in enumerate(session.calls)
         ]
-        launching.journal(self.store, claim.attempt_id, pod["metadata"]["uid"], 0, map(orjson.dumps, lines))
+        claiming.journal(self.store, claim.attempt_id, pod["metadata"]["uid"], 0, map(orjson.dumps, lines))
 
     def deliver(self, claim: PodClaim) -> str:
         """A valid ledger, taken in and graded as the intake does."""
@@ -214,7 +214,7 @@ class Site:
         """A pod that does all that its index has to do, and ends well; it asks again where a former one is settled."""
         while isinstance(claim := self.claim(pod), PodClaim):
             assert self.deliver(claim) == "accepted"
-        if isinstance(claim, launching.Stop):
+        if isinstance(claim, claiming.Stop):
             self.cluster.end_pod(pod["metadata"]["name"], 0)
 
     def end(self, pod: Document, code: int, **how: Any) -> None:

@@ -15,7 +15,7 @@ from starlette.requests import Request
 from grading.cells_service import Cell, IdentityAway, cells_app
 from grading.manifest import Manifest, resolve
 from grading.planning import register
-from grading.store import Store, launching, matrices, placing, reading
+from grading.store import Store, claiming, launching, matrices, placing, reading
 from simulator.output import Output
 from simulator.recorder import software
 from simulator.replay import compose, open_session
@@ -55,7 +55,7 @@ class Cluster:
     def pod(self, launch: launching.Launch, index: int = 0, name: str = "pod") -> str:
         """The token of a pod."""
         token = f"{name}-{launch.id}-{index}"
-        self.tokens[token] = Cell(launch, index, launching.Pod(f"uid-{token}", f"{name}-{index}", "node-1", "cells"))
+        self.tokens[token] = Cell(launch, index, claiming.Pod(f"uid-{token}", f"{name}-{index}", "node-1", "cells"))
         return token
 
     async def identify(self, request: Request) -> Cell | None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import sqlalchemy as sa
 
-from grading.store import Store, copying, judgments, launching, matrices, placing, reading
+from grading.store import Store, claiming, copying, judgments, launching, matrices, placing, reading
 from grading.store.charging import charge
 from grading.store.delivering import Delivery, Quarantined, deliver, quarantine
 from grading.store.grades import Grade, add_grades
@@ -171,7 +171,7 @@ def _on_cluster(store: Store) -> None:
         return
     placing.place(store, matrix_id, placing.Placement())
     store.check_writable()
-    for held in launching.held(store, [matrix_id]):
+    for held in claiming.held(store, [matrix_id]):
         _deliver_of_pod(store, held.attempt_id)
     for left in launching.unfinished(store):
         if left.state == "ended":
@@ -183,12 +183,12 @@ def _on_cluster(store: Store) -> None:
                 continue
             launching.created(store, launch.id, f"uid of {launch.job}")
             launching.waiting(store, launch.id, None)
-            charge(store, launch.id, 0, launching.Pod("early", "early", "node"), "pod_deleted", "somebody deleted it")
+            charge(store, launch.id, 0, claiming.Pod("early", "early", "node"), "pod_deleted", "somebody deleted it")
             for index in range(launch.completions):
-                pod = launching.Pod(f"{launch.job}-{index}", "pod", "node")
-                found = launching.claim(store, launch.id, index, pod, lease_seconds=60)
-                if isinstance(found, launching.PodClaim):
-                    launching.journal(store, found.attempt_id, pod.uid, 0, [b"begins"])
+                pod = claiming.Pod(f"{launch.job}-{index}", "pod", "node")
+                found = claiming.claim(store, launch.id, index, pod, lease_seconds=60)
+                if isinstance(found, claiming.PodClaim):
+                    claiming.journal(store, found.attempt_id, pod.uid, 0, [b"begins"])
                     _deliver_of_pod(store, found.attempt_id)
             launching.release(store, launch.id, 0)
             launching.end(store, launch.id)

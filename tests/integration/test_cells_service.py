@@ -12,7 +12,7 @@ from store_session import violations
 
 from grading.cells_service import LARGEST_QUESTION
 from grading.intake import LARGEST_LEDGER
-from grading.store import Store, launching, losing, matrices, reading
+from grading.store import Store, claiming, losing, matrices, reading
 from simulator.pod_protocol import Assigned, LedgerAnswer, Refusal
 
 
@@ -81,7 +81,7 @@ def test_two_pods_of_one_index_never_hold_one_trial(cluster: Cluster, client: Cl
     for thread in threads:
         thread.join()
     assert sorted(answers) == [200, 503, 503, 503, 503, 503]
-    assert len(launching.held(cluster.store)) == 1
+    assert len(claiming.held(cluster.store)) == 1
     waiting = next(answer for pod in pods if (answer := client.ask(pod)).status_code == 503)
     assert waiting.headers["retry-after"] == "2"
     assert "not settled yet" in reason(waiting, 503)
@@ -127,7 +127,7 @@ def test_nobody_is_let_in_while_who_asks_cannot_be_found_out(cluster: Cluster, c
     answer = client.ask(pod)
     assert "cannot be found out now" in reason(answer, 503)
     assert answer.headers["retry-after"] == "2"
-    assert launching.held(cluster.store) == []
+    assert claiming.held(cluster.store) == []
 
 
 @pytest.mark.parametrize(
@@ -198,7 +198,7 @@ def test_a_pod_of_other_software_is_refused_and_its_cell_fails(cluster: Cluster,
     cell = next(one for one in reading.cells(cluster.store, cluster.matrix_id) if one.state == "failed")
     assert (cell.condition, cell.case_id, cell.reason) == (CONTROL, cluster.case, said)
     assert only_trial(cluster).state == "missing"
-    assert launching.held(cluster.store) == []
+    assert claiming.held(cluster.store) == []
 
 
 def test_a_journal_that_is_repeated_out_of_order_or_changed(cluster: Cluster, client: Client) -> None:
@@ -212,7 +212,7 @@ def test_a_journal_that_is_repeated_out_of_order_or_changed(cluster: Cluster, cl
     assert client.journal(pod, attempt, lines[1:2], first=1).status_code == 204
     assert "another one already" in reason(client.journal(pod, attempt, lines[1:2], first=0), 409)
     assert "a line of another attempt" in reason(client.journal(pod, attempt, [{**lines[0], "attempt": 77}]), 422)
-    told = launching.journals(cluster.store, [attempt]).attempts[attempt]
+    told = claiming.journals(cluster.store, [attempt]).attempts[attempt]
     assert told.assignment == assigned["hash"]
     assert [entry["call"] for entry in told.calls] == [line["call"] for line in lines[1:]]
     # Asked again after it began, as by a recorder that was started again, it waits to be settled.

@@ -16,6 +16,7 @@ from typing import Any
 
 import orjson
 import pytest
+import sqlalchemy as sa
 from fake_provider import MODEL, Provider, Reply, completion, error, provider
 
 from grading.calibration.registry import Registry
@@ -590,14 +591,14 @@ def test_a_store_of_before_there_were_judges_is_upgraded_with_everything_in_it(t
 
     from grading.store.migrating import alembic_config
 
-    with Store.open(tmp_path / "old.db") as new, new.transaction("migrate") as connection:
-        for name in ("judgment", "judge_call", "judge_request", "judge_configuration"):
-            connection.exec_driver_sql(f"DROP TABLE {name}")
-        connection.exec_driver_sql("UPDATE cellwise_version SET version_num = '0001'")
+    old = sa.create_engine(f"sqlite:///{tmp_path / 'old.db'}")
+    with old.begin() as connection:
+        command.upgrade(alembic_config(connection), "0001")
         connection.exec_driver_sql(
             "INSERT INTO matrix (manifest_hash, name, manifest, state, created) VALUES ('sha256:0', 'old', x'7b7d', "
             "'complete', 1)"
         )
+    old.dispose()
     with Store.open(tmp_path / "old.db") as upgraded:
         assert [one.name for one in reading.matrices(upgraded)] == ["old"]
         assert judgments.calls(upgraded, 1) == []

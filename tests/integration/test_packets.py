@@ -17,12 +17,12 @@ from grading.commands.assess import assess
 from grading.commands.export import export
 from grading.commands.replay import replay
 from grading.commands.run import run
+from grading.file_error import FileError
 from grading.packet_reading import PacketRefused
 from grading.packet_writing import NotExportable
 from grading.replay_packet import replay_packet
 from grading.store import Store, reading
 from grading.studies import find_study
-from grading.yaml_file import FileError
 
 # Contract passes and completed tasks of the candidate; the baseline's are 8 and 6.
 STUDIES = {

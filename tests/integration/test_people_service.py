@@ -4,14 +4,17 @@ import json
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from people_server import PeopleServer, people_server, run_cells
 
 from grading.manifest import Manifest, Schedule, resolve
+from grading.people_client import PeopleClient
 from grading.people_protocol import Ledgers, MatrixStatus, Registered
-from grading.store import Store, placing, reading
+from grading.pulling import pull
+from grading.store import Store, leasing, losing, owners, placing, reading
 from grading.studies import find_study
 from simulator.canonical import canonical
 
@@ -109,6 +112,23 @@ def test_ledgers_come_in_planned_order_in_pages(
     for query in ("after=x", "after=-2", "limit=0", "limit=501", "limit=1e2", "after=%00", "limit=" + "9" * 30):
         place, _ = refused(sqlite_server.request("GET", f"/v1/matrices/{made.id}/ledgers?{query}"), 422)
         assert place == query.partition("=")[0]
+
+
+def test_a_lost_attempts_journal_is_copied_to_the_byte(
+    sqlite_server: PeopleServer, manifest: Manifest, tmp_path: Path
+) -> None:
+    """Also one that a pod's end has cut off within a character."""
+    made, journal = server_registered(sqlite_server, manifest), b'{"call":"caf\xc3'
+    owner = owners.Owner.this_process()
+    owners.enrol(sqlite_server.store, owner)
+    (claimed,) = leasing.claim(sqlite_server.store, owner.id, made.id, limit=1, lease_seconds=60)
+    losing.lose(sqlite_server.store, [losing.Lost(claimed.attempt_id, "not_started", journal=journal)])
+    reached = SimpleNamespace(url=sqlite_server.url, trouble=None, token=lambda *, renew=False: "viewer")
+    with Store.open(tmp_path / "copy.db") as copy, PeopleClient(reached) as client:
+        assert pull(client, copy, made.id).refused == []
+        (attempt,) = reading.attempts(copy, reading.find_trial(copy, 1).id)
+        assert (attempt.number, attempt.state, attempt.reason) == (1, "lost", "not_started")
+        assert reading.journal_document(copy, attempt.id) == journal
 
 
 def server_registered(server: PeopleServer, manifest: Manifest, **placement: Any) -> Registered:

@@ -18,7 +18,7 @@ from cell_site import DENIED, LOOKED, Site, opened
 from fake_cluster import Document, Refusal, stamp
 from store_session import violations
 
-from grading.store import Store, launching, losing, matrices, placing, reading
+from grading.store import Store, claiming, launching, losing, matrices, placing, reading
 from grading.store.opening import TransactionName
 from k8s.api import Api, ApiError
 
@@ -405,8 +405,8 @@ def test_a_pod_stuck_on_a_silent_node_gives_its_trial_to_a_further_generation(ma
     assert site.reasons(matrix) == [["node_lost"], ["leased"]]
     assert sorted(job["metadata"]["name"][-3:] for job in site.jobs) == ["-g1", "-g2"]
     # Its node comes back: nothing that it still does counts.
-    assert isinstance(site.claim(stuck), launching.Stop)
-    site.deliver(next(one for one in [site.claim(other)] if isinstance(one, launching.PodClaim)))
+    assert isinstance(site.claim(stuck), claiming.Stop)
+    site.deliver(next(one for one in [site.claim(other)] if isinstance(one, claiming.PodClaim)))
     site.end(other, 0)
     site.cluster.run_jobs()
     new = next(pod for pod in site.pods if "-g2-" in pod["metadata"]["name"])
@@ -445,7 +445,7 @@ def test_a_paused_matrix_starts_nothing_and_goes_on_where_it_was(site: Site) -> 
     running, fresh = site.pods
     claim = site.claimed(running)
     matrices.pause(site.store, matrix)
-    assert isinstance(site.claim(fresh), launching.Stop)
+    assert isinstance(site.claim(fresh), claiming.Stop)
     site.end(fresh, 0)
     assert site.deliver(claim) == "accepted"
     site.end(running, 0)

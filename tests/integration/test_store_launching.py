@@ -7,9 +7,20 @@ import pytest
 import sqlalchemy as sa
 from store_session import GRADERS, digest, passed, register_matrix, running_matrix
 
-from grading.store import NotFound, StateError, Store, StoreError, launching, losing, matrices, placing, reading
+from grading.store import (
+    NotFound,
+    StateError,
+    Store,
+    StoreError,
+    claiming,
+    launching,
+    losing,
+    matrices,
+    placing,
+    reading,
+)
+from grading.store.claiming import Pod, PodClaim, Settling, Stop
 from grading.store.delivering import Delivery, deliver
-from grading.store.launching import Pod, PodClaim, Settling, Stop
 
 A, B = Pod("uid-a", "pod-a", "node-1", "cells"), Pod("uid-b", "pod-b", "node-2", "cells")
 BEGIN = b'{"attempt":%d,"begin":{"assignment":"' + digest("a0").encode() + b'","started":5}}'
@@ -37,7 +48,7 @@ def launched(store: Store, matrix_id: int, cell_id: int, limit: int | None = Non
 
 
 def claimed(store: Store, launch_id: str, index: int = 0, pod: Pod = A) -> PodClaim:
-    found = launching.claim(store, launch_id, index, pod, lease_seconds=60)
+    found = claiming.claim(store, launch_id, index, pod, lease_seconds=60)
     assert isinstance(found, PodClaim), found
     return found
 
@@ -88,13 +99,13 @@ def test_a_pod_that_asks_again_is_handed_the_same(store: Store) -> None:
     assert (first.number, first.repetition, first.case_id, first.condition) == (1, 0, "case-0", "baseline")
     assert first.more
     assert claimed(store, launch.id) == first
-    assert [(one.attempt_id, one.pod_uid, one.pod_name, one.node, one.state) for one in launching.held(store)] == [
+    assert [(one.attempt_id, one.pod_uid, one.pod_name, one.node, one.state) for one in claiming.held(store)] == [
         (first.attempt_id, "uid-a", "pod-a", "node-1", "leased")
     ]
     matrices.pause(store, matrix_id)
     assert claimed(store, launch.id) == first, "what was handed out before a pause may be run"
     matrices.cancel(store, matrix_id)
-    assert isinstance(launching.claim(store, launch.id, 0, A, lease_seconds=60), Stop)
+    assert isinstance(claiming.claim(store, launch.id, 0, A, lease_seconds=60), Stop)
 
 
 def test_an_index_runs_its_trials_and_stops(store: Store) -> None:
@@ -109,7 +120,7 @@ def test_an_index_runs_its_trials_and_stops(store: Store) -> None:
             "accepted"
         ]
     assert said == [True, False]
-    assert launching.claim(store, launch.id, 0, A, lease_seconds=60) == Stop("the cell is done")
+    assert claiming.claim(store, launch.id, 0, A, lease_seconds=60) == Stop("the cell is done")
     assert launching.unsettled_indexes(store, [launch.id]) == {launch.id: frozenset()}
 
 
@@ -117,7 +128,7 @@ def test_another_pod_waits_until_the_first_is_settled(store: Store) -> None:
     matrix_id, cell_id = placed(store)
     launch = launched(store, matrix_id, cell_id)
     first = claimed(store, launch.id)
-    assert launching.claim(store, launch.id, 0, B, lease_seconds=60) == Settling()
+    assert claiming.claim(store, launch.id, 0, B, lease_seconds=60) == Settling()
     losing.lose(store, [losing.Lost(first.attempt_id, "pod_deleted")])
     second = claimed(store, launch.id, pod=B)
     assert (second.number, second.repetition) == (2, 0)
@@ -131,7 +142,7 @@ def test_pods_that_ask_at_once_hold_each_trial_once(store: Store) -> None:
 
     def ask(number: int) -> None:
         pod = Pod(f"uid-{number}", f"pod-{number}", "node")
-        answers.append(launching.claim(store, launch.id, 0, pod, lease_seconds=60))
+        answers.append(claiming.claim(store, launch.id, 0, pod, lease_seconds=60))
 
     threads = [threading.Thread(target=ask, args=(number,)) for number in range(8)]
     for thread in threads:
@@ -139,16 +150,16 @@ def test_pods_that_ask_at_once_hold_each_trial_once(store: Store) -> None:
     for thread in threads:
         thread.join()
     assert sorted(type(one).__name__ for one in answers) == ["PodClaim", *["Settling"] * 7]
-    assert len(launching.held(store)) == 1
+    assert len(claiming.held(store)) == 1
 
 
 def test_a_pod_that_asks_after_it_began_waits_for_what_it_did_to_be_settled(store: Store) -> None:
     matrix_id, cell_id = placed(store)
     launch = launched(store, matrix_id, cell_id)
     one = claimed(store, launch.id)
-    launching.journal(store, one.attempt_id, A.uid, 0, [BEGIN % one.attempt_id])
-    assert launching.held(store)[0].state == "running"
-    assert launching.claim(store, launch.id, 0, A, lease_seconds=60) == Settling()
+    claiming.journal(store, one.attempt_id, A.uid, 0, [BEGIN % one.attempt_id])
+    assert claiming.held(store)[0].state == "running"
+    assert claiming.claim(store, launch.id, 0, A, lease_seconds=60) == Settling()
 
 
 def test_a_released_index_stops_and_its_trial_runs_in_a_further_generation(store: Store) -> None:
@@ -157,7 +168,7 @@ def test_a_released_index_stops_and_its_trial_runs_in_a_further_generation(store
     one = claimed(store, launch.id, 1)
     losing.lose(store, [losing.Lost(one.attempt_id, "node_lost")])
     assert (launching.release(store, launch.id, 1), launching.release(store, launch.id, 1)) == (1, 0)
-    assert launching.claim(store, launch.id, 1, A, lease_seconds=60) == Stop("the index was given up")
+    assert claiming.claim(store, launch.id, 1, A, lease_seconds=60) == Stop("the index was given up")
     further = launched(store, matrix_id, cell_id)
     assert (further.generation, further.completions) == (2, 1)
     again = claimed(store, further.id, pod=B)
@@ -173,7 +184,7 @@ def test_an_ended_launch_hands_out_nothing_more(store: Store) -> None:
     with pytest.raises(StateError, match="has not ended"):
         launching.job_deleted(store, launch.id)
     assert (launching.end(store, launch.id, "quota"), launching.end(store, launch.id)) == (True, False)
-    assert launching.claim(store, launch.id, 1, B, lease_seconds=60) == Stop("the launch has ended")
+    assert claiming.claim(store, launch.id, 1, B, lease_seconds=60) == Stop("the launch has ended")
     further = launched(store, matrix_id, cell_id)
     assert further.completions == 2, "what a pod holds is not open"
     assert deliver(store, [ledger(one.attempt_id)]) == ["accepted"]
@@ -204,30 +215,30 @@ def test_a_journal_is_kept_in_order_without_gaps_and_never_changed(store: Store)
     one = claimed(store, launched(store, matrix_id, cell_id).id)
     begin, call = BEGIN % one.attempt_id, CALL % one.attempt_id
     with pytest.raises(StoreError, match="no line 0 before these"):
-        launching.journal(store, one.attempt_id, A.uid, 1, [call])
+        claiming.journal(store, one.attempt_id, A.uid, 1, [call])
     for _ in range(2):
-        launching.journal(store, one.attempt_id, A.uid, 0, [begin, call])
-    launching.journal(store, one.attempt_id, A.uid, 1, [call, call])
+        claiming.journal(store, one.attempt_id, A.uid, 0, [begin, call])
+    claiming.journal(store, one.attempt_id, A.uid, 1, [call, call])
     with pytest.raises(StoreError, match=r"line 1 .* is another one already"):
-        launching.journal(store, one.attempt_id, A.uid, 1, [begin])
+        claiming.journal(store, one.attempt_id, A.uid, 1, [begin])
     with pytest.raises(StateError, match="not this pod's"):
-        launching.journal(store, one.attempt_id, B.uid, 3, [call])
-    told = launching.journals(store, [one.attempt_id])
+        claiming.journal(store, one.attempt_id, B.uid, 3, [call])
+    told = claiming.journals(store, [one.attempt_id])
     assert told.changed is None
     journaled = told.attempts[one.attempt_id]
     assert (journaled.assignment, journaled.started, len(journaled.calls)) == (digest("a0"), 5, 2)
     document = journaled.document()
     losing.lose(store, [losing.Lost(one.attempt_id, "pod_deleted", True, document)])
     assert reading.journal_document(store, one.attempt_id) == document
-    assert launching.journals(store, [one.attempt_id]).attempts == {}
+    assert claiming.journals(store, [one.attempt_id]).attempts == {}
     with pytest.raises(StateError, match="no longer holds its trial"):
-        launching.journal(store, one.attempt_id, A.uid, 3, [call])
+        claiming.journal(store, one.attempt_id, A.uid, 3, [call])
 
 
 def test_the_lines_go_once_the_ledger_is_there(store: Store) -> None:
     matrix_id, cell_id = placed(store)
     one = claimed(store, launched(store, matrix_id, cell_id).id)
-    launching.journal(store, one.attempt_id, A.uid, 0, [BEGIN % one.attempt_id])
+    claiming.journal(store, one.attempt_id, A.uid, 0, [BEGIN % one.attempt_id])
     assert deliver(store, [ledger(one.attempt_id)]) == ["accepted"]
     with store.reading() as connection:
         assert connection.execute(sa.text("SELECT count(*) FROM journal_line")).scalar_one() == 0
@@ -263,4 +274,4 @@ def test_a_runner_leaves_pods_trials_to_the_controller(store: Store) -> None:
     with store.engine.begin() as connection:
         connection.execute(sa.text("UPDATE attempt SET lease_expires = 0"))
     assert reading.abandoned(store, matrix_id) == []
-    assert launching.attempt_of_pod(store, one.attempt_id).lease_expires == 0
+    assert claiming.attempt_of_pod(store, one.attempt_id).lease_expires == 0

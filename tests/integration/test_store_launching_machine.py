@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, multiple, rule
 from store_session import GRADERS, digest, passed, running_matrix, violations
 
-from grading.store import StateError, Store, StoreError, launching, losing, matrices, placing, reading
+from grading.store import StateError, Store, StoreError, claiming, launching, losing, matrices, placing, reading
+from grading.store.claiming import Pod, PodClaim, Settling, Stop
 from grading.store.delivering import Delivery, Quarantined, deliver, quarantine
-from grading.store.launching import Pod, PodClaim, Settling, Stop
 
 PODS = [Pod(f"uid-{number}", f"pod-{number}", "node", "cells") for number in range(4)]
 REASONS = ["disrupted", "pod_deleted", "not_started", "node_lost"]
@@ -60,16 +60,16 @@ class LaunchingMachine(RuleBasedStateMachine):
     def claim(self, one: launching.Launch, index: int, pod: Pod) -> Any:
         if index >= one.completions:
             return multiple()
-        before = {held.attempt_id: held for held in launching.held(self.store)}
+        before = {held.attempt_id: held for held in claiming.held(self.store)}
         if any(held.pod_uid == pod.uid and (held.launch_id, held.launch_index) != (one.id, index)
                for held in before.values()):  # fmt: skip
             return multiple()  # a pod is of one index for all its life
-        found = launching.claim(self.store, one.id, index, pod, lease_seconds=60)
+        found = claiming.claim(self.store, one.id, index, pod, lease_seconds=60)
         if isinstance(found, Settling):
             assert any((held.launch_id, held.launch_index) == (one.id, index) for held in before.values())
         if not isinstance(found, PodClaim):
             assert isinstance(found, Stop | Settling)
-            assert {held.attempt_id for held in launching.held(self.store)} == set(before)
+            assert {held.attempt_id for held in claiming.held(self.store)} == set(before)
             return multiple()
         if found.attempt_id in before:
             assert before[found.attempt_id].pod_uid == pod.uid
@@ -84,9 +84,9 @@ class LaunchingMachine(RuleBasedStateMachine):
         stored = self.lines.get(claim.attempt_id, 0)
         first = stored + 1 if gap else max(0, stored - 1)
         sent = [b"line %d" % number for number in range(first, first + lines)]
-        holds = claim.attempt_id in {held.attempt_id for held in launching.held(self.store)}
+        holds = claim.attempt_id in {held.attempt_id for held in claiming.held(self.store)}
         try:
-            launching.journal(self.store, claim.attempt_id, pod.uid, first, sent)
+            claiming.journal(self.store, claim.attempt_id, pod.uid, first, sent)
         except StateError:
             assert not holds
         except StoreError:
@@ -99,12 +99,12 @@ class LaunchingMachine(RuleBasedStateMachine):
     @rule(one=claims, graded=st.booleans())
     def deliver(self, one: tuple[PodClaim, Pod], graded: bool) -> None:
         attempt_id = one[0].attempt_id
-        holds = attempt_id in {held.attempt_id for held in launching.held(self.store)}
+        holds = attempt_id in {held.attempt_id for held in claiming.held(self.store)}
         sent = Delivery(attempt_id, None, digest(1), digest(attempt_id), b"ledger", 1, 2)
         (outcome,) = deliver(self.store, [sent], grades=[passed(attempt_id)] if graded else [], graders=GRADERS)
         assert outcome in (("accepted",) if holds else ("repeated", "fenced"))
         if outcome == "accepted":
-            trial_id = launching.attempt_of_pod(self.store, attempt_id).trial_id
+            trial_id = claiming.attempt_of_pod(self.store, attempt_id).trial_id
             assert trial_id not in self.evidence
             self.evidence[trial_id] = attempt_id
 
@@ -149,7 +149,7 @@ class LaunchingMachine(RuleBasedStateMachine):
     @invariant()
     def nothing_contradicts(self) -> None:
         assert violations(self.store) == []
-        held = launching.held(self.store)
+        held = claiming.held(self.store)
         assert len({one.trial_id for one in held}) == len(held)
         assert len({one.pod_uid for one in held}) == len(held)
         leased = {one.id for one in reading.trials(self.store, self.matrix_id, states=["leased"])}

@@ -20,7 +20,7 @@ from grading.calibration.items import (
     write_review,
 )
 from grading.calibration.rows import Adjudication, Judgment
-from grading.yaml_file import FileError
+from grading.file_error import FileError
 from simulator.canonical import canonical_hash
 
 

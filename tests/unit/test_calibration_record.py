@@ -29,7 +29,7 @@ from grading.calibration.record import (
 )
 from grading.calibration.report import record_json, record_text
 from grading.calibration.rows import CalibrationRow, Judgment
-from grading.yaml_file import FileError
+from grading.file_error import FileError
 
 GOLDEN = Path(__file__).parent / "golden" / "calibration_record_v1.json"
 

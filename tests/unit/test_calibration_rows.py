@@ -8,7 +8,7 @@ import pytest
 from calibration_rows import disputed, row
 
 from grading.calibration.rows import CalibrationRow, read_rows, write_rows
-from grading.yaml_file import FileError
+from grading.file_error import FileError
 from simulator.canonical import canonical_hash
 
 GOLDEN = Path(__file__).parent / "golden" / "calibration_rows_v1.jsonl"

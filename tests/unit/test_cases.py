@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from grading.cases import Case, load_cases
-from grading.yaml_file import FileError
+from grading.file_error import FileError
 
 Write = Callable[[str, str], Path]
 

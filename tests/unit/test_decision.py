@@ -11,9 +11,9 @@ from comparison_sample import BASELINE, CANDIDATE, compared, failed, manifest_of
 
 from grading.comparison import Circumstances, MatrixComparison, NotComparable
 from grading.decision import BadReceipt, Receipt, check_receipt, decide
+from grading.file_error import FileError
 from grading.policy import PACKAGED, load_policy
 from grading.slices import SlicePlan
-from grading.yaml_file import FileError
 from simulator.canonical import sha256
 
 GOLDEN = Path(__file__).parent / "golden" / "receipt_v1.json"
@@ -69,7 +69,7 @@ def unmet(made: Receipt) -> list[str]:
 PASSES = compared(manifest_of(120))
 
 
-# behaviour.md 8, row by row
+# The rules that docs/comparing.md gives, row by row
 
 
 def test_an_unmet_prerequisite_locks(policy_file: WritePolicy) -> None:

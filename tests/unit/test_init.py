@@ -10,10 +10,10 @@ from in_process_trial import graded
 
 from grading import init
 from grading.cases import Case
+from grading.file_error import FileError
 from grading.graders.orders import Expectation
 from grading.init import create_study
 from grading.manifest import resolve
-from grading.yaml_file import FileError
 
 FILES = ["matrix.yaml", "cases.yaml", "agent.py", "schemas/matrix.schema.json", "schemas/cases.schema.json"]
 

@@ -15,6 +15,7 @@ from orders_cases import CASES, Case, changed
 
 from grading.calibration.rows import Scope
 from grading.cost import Cost
+from grading.file_error import FileError
 from grading.graders.orders import Expectation
 from grading.judge import Answer, Reservation, verdict_of
 from grading.judge.answer import SCHEMA, Said, read
@@ -35,7 +36,7 @@ from grading.judge.prompt import evidence, messages
 from grading.judge.qualification import NO_CALIBRATION, Uncalibrated
 from grading.judge.rubric import UnknownRubric, reference, rubric, rubric_ids
 from grading.projection import semantic
-from grading.yaml_file import FileError, load
+from grading.yaml_file import load
 from simulator.agents import load_agent
 from simulator.canonical import canonical, canonical_hash, sha256
 from simulator.output import Output

@@ -16,7 +16,8 @@ import kmock
 import pytest
 
 from grading.launchers import ClusterUnavailable
-from k8s.access import Cluster, _Forward, _Pod
+from k8s.access import Cluster
+from k8s.port_forward import PortForward, ReadyPod
 
 NAMESPACE = "/api/v1/namespaces/team"
 TOKEN = f"{NAMESPACE}/serviceaccounts/cellwise-editor/token"
@@ -315,12 +316,12 @@ class _Pods:
         self.names = list(names)
         self.connected: list[tuple[str, _Carried]] = []
 
-    def ready_pods(self) -> list[_Pod]:
+    def ready_pods(self) -> list[ReadyPod]:
         if not self.names:
             raise ClusterUnavailable("no pod is ready")
-        return [_Pod(name, 8081) for name in self.names]
+        return [ReadyPod(name, 8081) for name in self.names]
 
-    def connect(self, pod: _Pod) -> _Carried:
+    def connect(self, pod: ReadyPod) -> _Carried:
         if pod.name not in self.names:
             raise ClusterUnavailable(f"the pod {pod.name} is gone")
         carried = _Carried(pod.name)
@@ -328,7 +329,7 @@ class _Pods:
         return carried
 
 
-def _ask(forward: _Forward, data: bytes) -> bytes:
+def _ask(forward: PortForward, data: bytes) -> bytes:
     host, _, port = forward.url.removeprefix("http://").partition(":")
     with socket.create_connection((host, int(port)), 10) as connection:
         connection.settimeout(10)
@@ -342,7 +343,7 @@ def _ask(forward: _Forward, data: bytes) -> bytes:
 
 def test_connections_go_to_a_ready_pod_and_to_another_one_when_it_is_gone() -> None:
     intake = _Pods("a", "b")
-    forward = _Forward(intake)  # type: ignore[arg-type]
+    forward = PortForward(intake)  # type: ignore[arg-type]
     try:
         assert [_ask(forward, b"hello"), _ask(forward, b"again")] == [b"a:hello", b"a:again"]
         intake.names = ["b"]
@@ -362,7 +363,7 @@ def test_connections_go_to_a_ready_pod_and_to_another_one_when_it_is_gone() -> N
 
 def test_a_pod_that_ends_ends_its_connections() -> None:
     intake = _Pods("a")
-    forward = _Forward(intake)  # type: ignore[arg-type]
+    forward = PortForward(intake)  # type: ignore[arg-type]
     try:
         host, _, port = forward.url.removeprefix("http://").partition(":")
         with socket.create_connection((host, int(port)), 10) as connection:
@@ -376,7 +377,7 @@ def test_a_pod_that_ends_ends_its_connections() -> None:
 
 
 def test_many_connections_at_once() -> None:
-    forward = _Forward(_Pods("a"))  # type: ignore[arg-type]
+    forward = PortForward(_Pods("a"))  # type: ignore[arg-type]
     answers: list[bytes] = []
     try:
         threads = [

@@ -16,7 +16,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from grading.cells_service import IdentityAway
-from grading.store import Store, launching, matrices, placing, reading, registering
+from grading.store import Store, claiming, launching, matrices, placing, reading, registering
 from k8s.api import Api
 from k8s.identity import Identity
 from k8s.settings import Settings
@@ -168,7 +168,7 @@ async def test_a_pod_is_known_by_its_token(cluster: Cluster) -> None:
     cell = await cluster.identity.cell(asking(cluster.pod_token()))
     assert cell is not None
     assert (cell.launch, cell.index) == (cluster.launch, 1)
-    assert cell.pod == launching.Pod("pod-uid", "cw-1-0-abcde", "node-1", "cells")
+    assert cell.pod == claiming.Pod("pod-uid", "cw-1-0-abcde", "node-1", "cells")
     assert cluster.calls == {"tokenreviews": 1, "pods": 1}
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from grading.yaml_file import FileError
+from grading.file_error import FileError
 from k8s.settings import Settings, SettingsMissing, read_settings, store_address
 
 LEAST = """\

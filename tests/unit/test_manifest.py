@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from grading.file_error import FileError
 from grading.manifest import Manifest, ResolvedStudy, assignment, differences, resolve, trial_key
 from grading.studies import find_study, list_studies
-from grading.yaml_file import FileError
 from simulator.assignment import Limits
 from simulator.source import source_hash
 
@@ -443,7 +443,7 @@ def test_an_agent_of_an_image_is_known_by_its_digest_and_is_never_imported(study
         (
             "my_agent:answer",
             "    sources: [x]\n",
-            "the agent's image says already what it is made of: remove 'sources'",
+            "the image is all that the agent is made of: remove 'sources'",
         ),
     ],
 )

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from grading.file_error import FileError
 from grading.matrix_file import MatrixFile, case_files, read_matrix
 from grading.schemas import cases_schema, matrix_schema, policy_schema, slices_schema
-from grading.yaml_file import FileError
 from simulator.assignment import Limits
 
 IMAGE = f"registry.example:5000/team/refund-agent@sha256:{'0123456789abcdef' * 4}"

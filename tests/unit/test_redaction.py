@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from in_process_trial import run
 from orders_cases import CASES
 
+from grading.file_error import FileError
 from grading.matrix_file import read_matrix
 from grading.projection import semantic
 from grading.redaction import Redaction, Redactor, RegisteredRedaction, Replacement
-from grading.yaml_file import FileError
 from simulator.agents import load_agent
 
 PACKAGED = Redactor(RegisteredRedaction.of(Redaction(packaged=["email", "card-number", "iban", "phone"])))

@@ -10,7 +10,7 @@ from grading.calibration.assessment import StoredJudgment, assess
 from grading.calibration.record import compile_record, write_record
 from grading.calibration.registry import Registry, microseconds
 from grading.calibration.rows import write_rows
-from grading.yaml_file import FileError
+from grading.file_error import FileError
 
 NOW = microseconds("2026-06-01T00:00:00Z")
 HASH = compile_record(rows(2, 2), scope=SCOPE, reviewers=REVIEWERS).hash

@@ -5,7 +5,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grading.schedule import Planned, planned, presented, sequence_number
+from grading.schedule import Planned, at, planned, presented
 
 sizes = st.integers(1, 7)
 
@@ -33,10 +33,9 @@ def test_with_two_conditions_the_candidate_goes_first_iff_repetition_plus_case_i
 
 
 @given(sizes, sizes, sizes)
-def test_sequence_numbers_follow_without_the_plan(repetitions: int, cases: int, conditions: int) -> None:
+def test_a_place_in_the_plan_follows_without_the_plan(repetitions: int, cases: int, conditions: int) -> None:
     for each in planned(repetitions, cases, conditions):
-        number = sequence_number(each.repetition, each.case, each.condition, cases=cases, conditions=conditions)
-        assert number == each.sequence
+        assert at(each.sequence, cases, conditions) == each
 
 
 @given(sizes, sizes)

@@ -8,8 +8,8 @@ from in_process_trial import graded
 from orders_cases import CASES
 
 from grading.comparison import rule_of
+from grading.file_error import FileError
 from grading.slices import Sliced, SlicePlan, read_slice_plan, slice_up
-from grading.yaml_file import FileError
 from simulator.agents import load_agent
 
 PLAN = """\

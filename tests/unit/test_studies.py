@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from grading.arms import NotAComparison, check_comparison
+from grading.file_error import FileError
 from grading.manifest import resolve
 from grading.studies import find_study, list_studies, load_study
-from grading.yaml_file import FileError
 
 Write = Callable[[str, str], Path]
 

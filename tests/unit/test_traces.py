@@ -6,7 +6,7 @@ from typing import Any
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from grading.publisher import traces
-from grading.publisher.desired import DesiredSpan
+from grading.publisher.spans import DesiredSpan, spans_of
 from tests.phoenix_sample import BASELINE, MUTANT, STARTED, ledger, trial
 
 CASE = "ambiguous-description"
@@ -18,7 +18,7 @@ def changed(**content: Any) -> dict[str, Any]:
 
 
 def test_a_trial_is_an_agent_span_over_a_tool_span_for_each_call() -> None:
-    spans = traces.spans_of(ledger(BASELINE, CASE, 0))
+    spans = spans_of(ledger(BASELINE, CASE, 0))
     assert [(span.kind, span.name, span.parent) for span in spans] == [
         ("AGENT", "trial", None),
         ("TOOL", "list_orders", 0),
@@ -50,7 +50,7 @@ def test_errors_of_calls_and_of_the_agent_are_errors_of_their_spans() -> None:
     ]
     document = changed(calls=calls, error="TimeLimit", message="")
     document["envelope"] = {**document["envelope"], "calls": document["envelope"]["calls"][:2]}
-    assert [span.error for span in traces.spans_of(document)] == ["TimeLimit", "PermissionError", "InvalidCall"]
+    assert [span.error for span in spans_of(document)] == ["TimeLimit", "PermissionError", "InvalidCall"]
 
 
 def test_usage_is_one_llm_span_marked_as_self_reported() -> None:
@@ -64,7 +64,7 @@ def test_usage_is_one_llm_span_marked_as_self_reported() -> None:
         "cost": "0.01",
         "cost_source": "list price",
     }
-    told = traces.spans_of({**document, "envelope": {**document["envelope"], "usage": usage}})[-1]
+    told = spans_of({**document, "envelope": {**document["envelope"], "usage": usage}})[-1]
     assert (told.kind, told.name) == ("LLM", "usage (self-reported)")
     metadata = json.loads(str(told.attributes["metadata"]))
     assert metadata == {"self_reported": True, **usage}
@@ -79,7 +79,7 @@ def test_usage_is_one_llm_span_marked_as_self_reported() -> None:
 def test_of_a_hundred_thousand_calls_the_first_thousand_are_shown() -> None:
     document = changed(calls=ledger(BASELINE, CASE, 0)["content"]["calls"][:1] * 3_000)
     document["envelope"] = {**document["envelope"], "calls": document["envelope"]["calls"][:1] * 3_000}
-    spans = traces.spans_of(document)
+    spans = spans_of(document)
     assert len(spans) == 1_001
     assert json.loads(str(spans[0].attributes["metadata"]))["calls"] == 3_000
 

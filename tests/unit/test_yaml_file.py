@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from pydantic import Field, JsonValue
 
 from grading import yaml_file
-from grading.yaml_file import FileError, load
+from grading.file_error import FileError
+from grading.yaml_file import load
 from simulator.model import WireModel
 
 

@@ -22,7 +22,7 @@ def eats_disk(request: Any, tools: Any, *, megabytes: int = 400, after_refund: b
         for _ in range(megabytes):
             file.write(os.urandom(1024 * 1024))
             file.flush()
-    time.sleep(120)
+    time.sleep(400)
     return descriptive_control.agent(request, tools)
 
 
@@ -77,5 +77,5 @@ def looks_around(request: Any, tools: Any, *, hosts: list[str]) -> Any:
         except OSError:
             continue
         found.append(f"reached:{host}")
-    output = descriptive_control.agent(request, tools)
-    return output.model_copy(update={"message": "found: " + (", ".join(found) or "nothing")})
+    answer: dict[str, Any] = descriptive_control.agent(request, tools)
+    return {**answer, "message": "found: " + (", ".join(found) or "nothing")}

@@ -1,0 +1,205 @@
+"""A port-forward to the intake of a cluster: a port of this machine's loopback, carried to whichever pod is ready."""
+
+import queue
+import socket
+import threading
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from grading.launchers import ClusterUnavailable
+from k8s.kubeconfig import API_SECONDS, asking, core_api, first_line
+
+SERVICE = "cellwise-intake"
+PEOPLE_PORT = "people"
+_CONNECT_SECONDS = 15.0
+_CHUNK = 256 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class ReadyPod:
+    name: str
+    port: int
+
+
+class IntakePods:
+    """The pods behind the intake's Service."""
+
+    def __init__(self, configuration: Any, namespace: str) -> None:
+        self._configuration = configuration
+        self._namespace = namespace
+
+    def ready_pods(self) -> list[ReadyPod]:
+        """Those that are ready and not about to go.
+
+        Raises:
+            ClusterUnavailable: there is none.
+        """
+        namespace = self._namespace
+        api = core_api(self._configuration)
+        with asking(
+            f"read the Service {SERVICE}",
+            missing=f"there is no Service {SERVICE} in namespace {namespace}: install Cellwise there, or name its "
+            "namespace with --namespace",
+            forbidden=f"you may not read the Service {SERVICE} in namespace {namespace}: ask for the Role "
+            "cellwise-viewer there",
+        ):
+            service = api.read_namespaced_service(SERVICE, namespace, _request_timeout=API_SECONDS)
+        target = next((one.target_port or one.port for one in service.spec.ports if one.name == PEOPLE_PORT), None)
+        if target is None:
+            raise ClusterUnavailable(f"the Service {SERVICE} in namespace {namespace} has no port '{PEOPLE_PORT}'")
+        selector = ",".join(f"{name}={value}" for name, value in sorted((service.spec.selector or {}).items()))
+        with asking(
+            "list the intake's pods",
+            missing=f"there is no namespace {namespace}",
+            forbidden=f"you may not list pods in namespace {namespace}: ask for the Role cellwise-viewer there",
+        ):
+            pods = api.list_namespaced_pod(namespace, label_selector=selector, _request_timeout=API_SECONDS).items
+        ready = [ReadyPod(pod.metadata.name, _port_of(pod, target)) for pod in pods if _is_ready(pod)]
+        if not ready:
+            states = ", ".join(f"{pod.metadata.name} {pod.status.phase}" for pod in pods) or "it has no pod"
+            raise ClusterUnavailable(
+                f"no pod of {SERVICE} in namespace {namespace} is ready ({states}): kubectl --namespace {namespace} "
+                "describe pods tells why"
+            )
+        return ready
+
+    def connect(self, pod: ReadyPod) -> Any:
+        """A connection to a pod's people port: a socket of this process, and the thread that carries it."""
+        from kubernetes.stream import portforward
+
+        with asking(
+            f"forward a port to {pod.name}",
+            missing=f"the pod {pod.name} is gone",
+            forbidden=f"you may not forward a port in namespace {self._namespace}: ask for the Role cellwise-viewer "
+            "there (verb create on pods/portforward)",
+        ):
+            api = core_api(self._configuration)
+            return portforward(
+                api.connect_get_namespaced_pod_portforward, pod.name, self._namespace, ports=str(pod.port)
+            )
+
+
+def _is_ready(pod: Any) -> bool:
+    conditions = pod.status.conditions or []
+    return pod.metadata.deletion_timestamp is None and any(
+        one.type == "Ready" and one.status == "True" for one in conditions
+    )
+
+
+def _port_of(pod: Any, target: Any) -> int:
+    """The number behind a Service's target port, which may be the name of a container's."""
+    if isinstance(target, int) or str(target).isdigit():
+        return int(target)
+    ports = [port for container in pod.spec.containers for port in container.ports or []]
+    found = next((port.container_port for port in ports if port.name == target), None)
+    if found is None:
+        raise ClusterUnavailable(f"the pod {pod.metadata.name} has no port called '{target}'")
+    return int(found)
+
+
+class PortForward:
+    """A port of this machine's loopback, each connection to it carried to a ready pod.
+
+    A pod that goes away takes its connections with it; the next connection goes to another one.
+    """
+
+    def __init__(self, intake: IntakePods) -> None:
+        self._intake = intake
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        host, port = self._listener.getsockname()[:2]
+        self.url = f"http://{host}:{port}"
+        self._pod: ReadyPod | None = None
+        self._closed = False
+        self.trouble: str | None = None
+        threading.Thread(target=self._accept, name="cellwise port-forward", daemon=True).start()
+
+    def close(self) -> None:
+        self._closed = True
+        # Closing alone would leave the thread waiting in accept.
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+
+    def _accept(self) -> None:
+        while not self._closed:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        with connection:
+            try:
+                forward, carried = self._connected()
+            except ClusterUnavailable as error:
+                self.trouble = str(error)
+                return
+            self.trouble = None
+            try:
+                self._carry(connection, carried)
+            finally:
+                forward.close()
+            ended = forward.error(next(iter(forward.local_ports)))
+            if ended:
+                self.trouble = f"the port-forward ended: {first_line(ended)}"
+                self._pod = None
+
+    def _connected(self) -> tuple[Any, socket.socket]:
+        pod = self._pod
+        if pod is not None:
+            try:
+                return self._to(pod)
+            except ClusterUnavailable:
+                # It is gone or about to go: look which ones are there now.
+                self._pod = None
+        last: ClusterUnavailable | None = None
+        for pod in self._intake.ready_pods():
+            try:
+                connected = self._to(pod)
+            except ClusterUnavailable as error:
+                last = error
+            else:
+                self._pod = pod
+                return connected
+        raise last or ClusterUnavailable("no intake is ready")
+
+    def _to(self, pod: ReadyPod) -> tuple[Any, socket.socket]:
+        """Connects with a time limit: the client's websocket has none of its own."""
+        results: queue.SimpleQueue[Any] = queue.SimpleQueue()
+
+        def connect() -> None:
+            try:
+                results.put(self._intake.connect(pod))
+            except ClusterUnavailable as error:
+                results.put(error)
+
+        threading.Thread(target=connect, daemon=True).start()
+        try:
+            found = results.get(timeout=_CONNECT_SECONDS)
+        except queue.Empty:
+            raise ClusterUnavailable(f"forwarding a port to {pod.name} takes too long") from None
+        if isinstance(found, ClusterUnavailable):
+            raise found
+        return found, found.socket(pod.port)
+
+    def _carry(self, connection: socket.socket, carried: Any) -> None:
+        """Both directions until either side ends."""
+
+        def back() -> None:
+            with suppress(OSError):
+                while data := carried.recv(_CHUNK):
+                    connection.sendall(data)
+            # The pod has said all: whoever waits for more learns it now.
+            with suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+
+        reading = threading.Thread(target=back, daemon=True)
+        reading.start()
+        with suppress(OSError):
+            while data := connection.recv(_CHUNK):
+                carried.sendall(data)
+        with suppress(OSError):
+            carried.shutdown(socket.SHUT_RDWR)
+        reading.join(_CONNECT_SECONDS)

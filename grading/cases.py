@@ -27,6 +27,8 @@ def _identifier(text: str) -> str:
         raise ValueError(f"must be at most {LONGEST_ID} characters long, has {len(text)}")
     if any(unicodedata.category(character) == "Cc" for character in text):
         raise ValueError("must not hold control characters such as a tab or a line break")
+    if any(unicodedata.category(character) == "Cs" for character in text):
+        raise ValueError("must not hold half of a surrogate pair, which no document can")
     return text
 
 

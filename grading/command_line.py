@@ -17,7 +17,7 @@ import typer
 
 from grading.command_line_calibrate import calibrate
 from grading.command_line_cluster import cluster
-from grading.commands import BAD_INPUT, INTERRUPTED, fail
+from grading.commands import BAD_INPUT, INTERRUPTED, fail, tell_wrong
 from grading.commands.options import (
     DEFAULT_REGISTRY,
     DEFAULT_STORE,
@@ -578,6 +578,7 @@ app.add_typer(cluster)
 
 def main() -> NoReturn:
     """The console script."""
+    _fill_closed_streams()
     for stream in (sys.stdout, sys.stderr):
         # A terminal that lacks a character gets its escape, not a traceback.
         with suppress(AttributeError, ValueError):
@@ -595,7 +596,7 @@ def main() -> NoReturn:
         code = exit_code(error)
         if code is None:
             raise
-        print(f"cellwise: {error}", file=sys.stderr)
+        tell_wrong(str(error))
         _abandon_output()
         sys.exit(code)
     raise AssertionError("typer exits by itself")
@@ -614,8 +615,9 @@ def exit_code(error: Exception) -> int | None:
     from grading.calibration.record import RowsRefused
     from grading.calibration.split import SplitRefused
     from grading.packet_reading import PacketRefused
+    from grading.packet_writing import NotExportable
 
-    if isinstance(error, NotAComparison | PacketRefused | ReviewsRefused | RowsRefused | SplitRefused):
+    if isinstance(error, NotAComparison | NotExportable | PacketRefused | ReviewsRefused | RowsRefused | SplitRefused):
         return BAD_INPUT
     # A store that could be opened, a disk or a device that refuses later: no fault of the input.
     if isinstance(error, StoreError | OSError):
@@ -623,6 +625,18 @@ def exit_code(error: Exception) -> int | None:
     from grading.runner import WorkersFailing
 
     return 1 if isinstance(error, WorkersFailing) else None
+
+
+def _fill_closed_streams() -> None:
+    """Puts the null device where a caller closed a standard stream: the next file opened would take its place."""
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        try:
+            os.fstat(number)
+        except OSError:
+            # The lowest free number is taken, and the lower ones are filled already.
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open(mode))  # noqa: SIM115 - open until the end
 
 
 def _abandon_output() -> None:

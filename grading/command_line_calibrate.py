@@ -123,7 +123,12 @@ def compile_rows(
 @calibrate.command(epilog="Example: cellwise calibrate split rows.jsonl --seed 7 --held-out 0.3 --out divided")
 def split(
     rows: RowsArgument,
-    seed: Annotated[int, typer.Option(help="Any integer; the same one gives the same division.")],
+    seed: Annotated[
+        int,
+        typer.Option(
+            min=-(2**53) + 1, max=2**53 - 1, help="Any integer of 53 bits; the same one gives the same division."
+        ),
+    ],
     held_out: Annotated[str, typer.Option(metavar="SHARE", help="The share of groups to hold out, such as 0.3.")],
     out: Annotated[Path, typer.Option(help="A new folder.")],
 ) -> None:

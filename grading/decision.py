@@ -14,7 +14,8 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from grading.comparison import MatrixComparison, NotComparable
-from grading.policy import LoadedPolicy, Moment, moment
+from grading.instant import instant
+from grading.policy import LoadedPolicy, Moment
 from grading.redaction import Redactor
 from grading.slices import Slice, slice_up
 from grading.statistics import paired
@@ -132,7 +133,7 @@ def decide(found: MatrixComparison, loaded: LoadedPolicy, now: datetime, earlier
     if earlier is not None:
         check_receipt(earlier)
         changed += _changed(components, earlier.components, "the earlier receipt names")
-        if now >= moment(earlier.expires):
+        if now >= instant(earlier.expires):
             detail = f"the earlier receipt expired at {earlier.expires}"
             times.append(Reason(part="time", name="receipt", met=False, detail=detail))
     prerequisites = [
@@ -237,10 +238,10 @@ def _times(loaded: LoadedPolicy, now: datetime) -> list[Reason]:
     policy = loaded.policy
     found = []
     if policy.not_before is not None:
-        early = now < moment(policy.not_before)
+        early = now < instant(policy.not_before)
         detail = f"it is {_written(now)}, the policy begins {policy.not_before}"
         found.append(Reason(part="time", name="not_before", met=not early, detail=detail))
-    late = now >= moment(policy.expires)
+    late = now >= instant(policy.expires)
     detail = f"it is {_written(now)}, the policy ends {policy.expires}"
     found.append(Reason(part="time", name="expires", met=not late, detail=detail))
     return found

@@ -23,7 +23,7 @@ from simulator.canonical import canonical, sha256
 
 
 class NotExportable(StoreError):  # noqa: N818 - reads as what is wrong
-    """The matrix has not come so far, or the store contradicts itself. Nothing was written."""
+    """The matrix has not come so far, or was graded otherwise than it registered. Nothing was written."""
 
 
 def export(store: Store, matrix: reading.Matrix, path: Path) -> str:
@@ -44,7 +44,7 @@ def export(store: Store, matrix: reading.Matrix, path: Path) -> str:
         )
     _refuse_existing(path)
     try:
-        descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        descriptor, name = tempfile.mkstemp(prefix=".cellwise-", dir=path.parent)
     except OSError as error:
         raise FileError(path, None, None, f"cannot be written: {error.strerror}") from error
     staged = Path(name)
@@ -135,7 +135,7 @@ def _artifacts(
         try:
             row = make.row(planned, evidence, attempts, reason, pending)
         except RowContradiction as error:
-            raise NotExportable(f"the store contradicts itself on trial {trial.sequence}: {error}") from error
+            raise StoreError(f"the store contradicts itself on trial {trial.sequence}: {error}") from error
         totals.add(row)
         rows.write(canonical(row) + b"\n")
 
@@ -232,9 +232,15 @@ def _incidents(store: Store, matrix: reading.Matrix) -> Iterator[bytes]:
 
 
 def _refuse_existing(path: Path) -> None:
-    if path.exists() or path.is_symlink():
+    try:
+        taken, has_folder = path.exists() or path.is_symlink(), path.parent.is_dir()
+    except OSError as error:
+        raise FileError(path, None, None, f"cannot be written: {error.strerror}") from error
+    if taken and path.is_dir():
+        raise FileError(path, None, None, "is a folder, nothing was written: name a file")
+    if taken:
         raise FileError(path, None, None, "is there already, nothing was written: name another file")
-    if not path.parent.is_dir():
+    if not has_folder:
         raise FileError(path, None, None, f"there is no folder {path.parent}")
 
 

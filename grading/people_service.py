@@ -6,6 +6,7 @@ database, so each request is worked on in a thread; what it answers are the mode
 
 import base64
 import inspect
+import json
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict
@@ -116,11 +117,21 @@ class _Asking:
     def document(self, model: type[Asked]) -> Asked:
         """The body as a document; an empty one where every field has a default."""
         try:
-            return model.model_validate_json(self.body or b"{}")
+            found = model.model_validate_json(self.body or b"{}")
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False, include_context=False)[0]
             place = ".".join(str(part) for part in first["loc"])
             raise _Refused(422, first["msg"], place or None) from error
+        try:
+            json.loads(self.body or b"{}", object_pairs_hook=_members)
+        except ValueError as error:
+            raise _Refused(422, str(error)) from error
+        return found
+
+    def no_document(self) -> None:
+        """Refuses a body where none is read: who sent it wants something else than what would happen."""
+        if self.body:
+            raise _Refused(422, "this request has no body")
 
     def number(self, name: str, default: int, *, least: int, most: int) -> int:
         text = self.query.get(name, str(default))
@@ -128,6 +139,15 @@ class _Asking:
         if not (digits.isascii() and digits.isdigit() and len(digits) < 16 and least <= int(text) <= most):
             raise _Refused(422, f"must be a number from {least} to {most}", name)
         return int(text)
+
+
+def _members(pairs: list[tuple[str, object]]) -> None:
+    """Refuses a member that is written twice: one reader would take the first, another the last."""
+    names: set[str] = set()
+    for name, _ in pairs:
+        if name in names:
+            raise ValueError(f"the member '{name[:200]}' is written twice: keep one")
+        names.add(name)
 
 
 async def _answer(
@@ -266,10 +286,12 @@ class _PeopleService:
         return self._changed(matrix, self._go_on(matrix))
 
     def pause(self, asking: _Asking) -> people.Changed:
+        asking.no_document()
         matrix = self._find(asking.word)
         return self._changed(matrix, matrices.pause(self._store, matrix.id))
 
     def cancel(self, asking: _Asking) -> people.Changed:
+        asking.no_document()
         matrix = self._find(asking.word)
         return self._changed(matrix, matrices.cancel(self._store, matrix.id))
 

@@ -5,7 +5,7 @@ Paths in it are relative to it. Nothing in it is taken from the matrix under tes
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Literal
@@ -15,6 +15,7 @@ from pydantic import AfterValidator, ConfigDict, Field
 
 from grading.cases import Identifier
 from grading.file_error import FileError
+from grading.instant import instant
 from grading.manifest import Manifest
 from grading.matrix_file import Confidence, DecimalText, Share, Slug
 from grading.statistics.decision_rule import Rule
@@ -31,12 +32,7 @@ LARGEST_EVIDENCE = 256 * 2**20
 
 
 def _moment(text: str) -> str:
-    try:
-        parsed = datetime.fromisoformat(text)
-    except ValueError:
-        parsed = None
-    if parsed is None or parsed.tzinfo is None:
-        raise ValueError(f"'{text[:40]}' is no time with a zone, such as 2026-08-01T00:00:00Z")
+    instant(text)
     return text
 
 
@@ -136,7 +132,7 @@ class LoadedPolicy:
     def expires(self) -> datetime:
         """When the first thing that a receipt rests on expires."""
         moments = [self.policy.expires, *(one.expires for one in self.policy.prerequisites if one.expires is not None)]
-        return min(map(moment, moments))
+        return min(map(instant, moments))
 
     def rule(self, manifest: Manifest) -> Rule:
         """The registered rule, or the stricter one that the policy wants.
@@ -161,10 +157,6 @@ class LoadedPolicy:
             float(wanted.confidence if wanted.confidence is not None else manifest.confidence),
             wanted.minimum_clusters if wanted.minimum_clusters is not None else manifest.minimum_clusters,
         )
-
-
-def moment(text: str) -> datetime:
-    return datetime.fromisoformat(text).astimezone(UTC)
 
 
 def load_policy(path: Path, now: datetime) -> LoadedPolicy:
@@ -194,7 +186,7 @@ def _problems(document: Document, policy: Policy) -> Iterable[FileError]:
     for position, name in enumerate(names):
         if name in names[:position]:
             yield document.error(("prerequisites", position, "name"), f"'{name}' is named twice")
-    if policy.not_before is not None and moment(policy.not_before) >= moment(policy.expires):
+    if policy.not_before is not None and instant(policy.not_before) >= instant(policy.expires):
         yield document.error(("expires",), "must come after not_before")
 
 
@@ -209,7 +201,7 @@ def _prerequisite(wanted: Prerequisite, folder: Path, now: datetime) -> Evidence
     digest = sha256(found)
     if digest != wanted.sha256:
         return Evidence(wanted.name, digest, False, f"{wanted.evidence} has another hash than the policy names")
-    if wanted.expires is not None and now >= moment(wanted.expires):
+    if wanted.expires is not None and now >= instant(wanted.expires):
         return Evidence(wanted.name, digest, False, f"{wanted.evidence} expired at {wanted.expires}")
     return Evidence(wanted.name, digest, True, f"{wanted.evidence} has the hash that the policy names")
 

@@ -84,7 +84,8 @@ def write_new(path: Path, data: bytes) -> None:
     Raises:
         FileError: where the file exists, or cannot be written.
     """
-    written = path.with_name(f".{path.name}.{os.getpid()}.new")
+    check_new(path)
+    written = path.with_name(f".cellwise-{os.getpid()}.new")  # not longer for a long name
     try:
         written.write_bytes(data)
         # A link, unlike a rename, refuses a name that is taken.
@@ -95,6 +96,27 @@ def write_new(path: Path, data: bytes) -> None:
         raise FileError(path, None, None, f"cannot be written: {error.strerror or error}") from error
     finally:
         written.unlink(missing_ok=True)
+
+
+def check_new(path: Path) -> None:
+    """Before any work whose result goes into a file that does not exist yet.
+
+    Raises:
+        FileError: where it exists, or could not be written.
+    """
+    try:
+        if path.is_dir():
+            raise FileError(path, None, None, "is a folder: name a file")
+        if path.exists() or path.is_symlink():
+            raise FileExistsError
+        if not path.parent.is_dir():
+            raise FileError(path, None, None, f"there is no folder {path.parent}: name a file in one that exists")
+        if not os.access(path.parent, os.W_OK):
+            raise FileError(path, None, None, f"cannot be written: the folder {path.parent} is not writable")
+    except FileExistsError as error:
+        raise FileError(path, None, None, "exists already and is not overwritten: give another name") from error
+    except OSError as error:
+        raise FileError(path, None, None, f"cannot be written: {error.strerror or error}") from error
 
 
 def _lines(path: Path) -> Iterator[tuple[int, bytes]]:

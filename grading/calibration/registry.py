@@ -18,6 +18,7 @@ from grading.calibration.record import CalibrationRecord, Exclusions, RowsRefuse
 from grading.calibration.rows import Reason, Scope, read_rows
 from grading.cases import Identifier, NotBlank
 from grading.file_error import FileError
+from grading.instant import instant
 from grading.yaml_file import Document, read
 from simulator.canonical import canonical_hash
 from simulator.ledger import Sha256
@@ -29,19 +30,13 @@ NotQualified = Literal["qualification_missing_or_revoked"] | Unqualified
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def microseconds(instant: str) -> int:
+def microseconds(text: str) -> int:
     """Since 1970-01-01T00:00:00Z, of an instant written as 2026-12-01T00:00:00Z.
 
     Raises:
-        ValueError: for what is none, or says no offset from UTC.
+        ValueError: see grading.instant.
     """
-    try:
-        moment = datetime.fromisoformat(instant)
-    except ValueError as error:
-        raise ValueError(f"'{instant[:60]}' is no instant such as 2026-12-01T00:00:00Z") from error
-    if moment.tzinfo is None:
-        raise ValueError(f"'{instant[:60]}' says no time zone: write it such as 2026-12-01T00:00:00Z")
-    return (moment - _EPOCH) // timedelta(microseconds=1)
+    return (instant(text) - _EPOCH) // timedelta(microseconds=1)
 
 
 def _instant(text: str) -> str:

@@ -19,9 +19,16 @@ WORST_FIRST = (INTERRUPTED, MISSING, LEFT, UNPUBLISHED, 0)
 """Which exit status stands for several."""
 
 
+def tell_wrong(message: str) -> None:
+    """Prints what is wrong. A message may have several lines; a terminal obeys nothing that an input put into it."""
+    from grading.visible import visible
+
+    print("\n".join(map(visible, f"cellwise: {message}".split("\n"))), file=sys.stderr)
+
+
 def fail(message: str, code: int = BAD_INPUT) -> typer.Exit:
     """Prints what is wrong; to be raised."""
-    print(f"cellwise: {message}", file=sys.stderr)
+    tell_wrong(message)
     return typer.Exit(code)
 
 
@@ -87,18 +94,27 @@ def refuse_existing(paths: Iterable[Path | None], *, force: bool) -> None:
     Raises:
         typer.Exit: where one is, and ``--force`` was not given.
     """
+    named: set[Path] = set()
     for path in paths:
         if path is None:
             continue
-        if path.is_dir() or not path.parent.is_dir():
+        if path.absolute() in named:
+            raise fail(f"{path} is named for two results: give each its own file")
+        named.add(path.absolute())
+        try:
+            unfit = path.is_dir() or not path.parent.is_dir()
+            taken = path.exists() or path.is_symlink()
+        except OSError as error:
+            raise fail(f"{path} cannot be written: {error.strerror}") from None
+        if unfit:
             raise fail(f"{path} cannot be written: name a file in a folder that exists")
-        if path.exists() and not force:
+        if taken and not force:
             raise fail(f"{path} exists already: nothing was written; --force replaces it")
 
 
 def write_file(path: Path, content: bytes, *, force: bool) -> None:
     """Writes a whole file or none; one that appeared meanwhile is kept too, unless forced."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    partial = path.with_name(f".cellwise-{os.getpid()}.new")  # not longer for a long name
     try:
         partial.write_bytes(content)
         if force:

@@ -1,6 +1,7 @@
 """cellwise calibrate: from stored ledgers to a record that says what a judge's word is worth."""
 
 import json as json_format
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -9,16 +10,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import orjson
+from pydantic import TypeAdapter, ValidationError
 
 from grading.calibration import items as review
 from grading.calibration.importing import Imported, make_rows
 from grading.calibration.items import Grouping, KeyItem, Source
-from grading.calibration.json_lines import read_lines
+from grading.calibration.json_lines import check_new, read_lines
 from grading.calibration.record import compile_record, read_record, write_record
 from grading.calibration.registry import Registry
 from grading.calibration.report import held_out_json, held_out_text, record_json, record_text
 from grading.calibration.rows import Judgment, Scope, read_rows, write_rows
 from grading.calibration.split import held_out_report, split_rows
+from grading.cases import Identifier
 from grading.commands import api_key, fail, one_matrix, open_store
 from grading.manifest import Manifest
 from grading.planning import registered_manifest
@@ -28,9 +31,12 @@ from grading.store import Store, reading
 
 if TYPE_CHECKING:
     from grading.calibration.labelling import Labels
+    from grading.commands.publish import Target
     from grading.publisher.phoenix import Phoenix
 
 KEY = "key.jsonl"
+_NAME: TypeAdapter[str] = TypeAdapter(Identifier)
+_SHARE = re.compile(r"[0-9]{1,20}(\.[0-9]{0,20})?|\.[0-9]{1,20}|[0-9]{1,20}/[0-9]{1,20}")
 
 
 def scope_of(world: str, *, policy_version: str | None, criterion: str | None) -> Scope:
@@ -41,11 +47,24 @@ def scope_of(world: str, *, policy_version: str | None, criterion: str | None) -
     """
     from grading.judge import CRITERION, POLICY_VERSIONS
 
-    policy = policy_version or POLICY_VERSIONS.get(world)
+    policy = POLICY_VERSIONS.get(world) if policy_version is None else policy_version
     if policy is None:
         known = ", ".join(POLICY_VERSIONS)
-        raise fail(f"no judge knows the world {world}: give its --policy-version, or a world of {known}")
-    return Scope(criterion=criterion or CRITERION, policy_version=policy, world=world)
+        raise fail(f"no judge knows the world '{world}': give its --policy-version, or a world of {known}")
+    criterion = CRITERION if criterion is None else criterion
+    _check_names(("--criterion", criterion), ("--policy-version", policy), ("--world", world))
+    return Scope(criterion=criterion, policy_version=policy, world=world)
+
+
+def _check_names(*given: tuple[str, str]) -> None:
+    """Refuses an option's value that no document could hold as a name."""
+    for option, name in given:
+        try:
+            _NAME.validate_python(name)
+        except ValidationError as error:
+            problem = error.errors(include_url=False)[0]
+            message = str(problem["ctx"]["error"]) if problem["type"] == "value_error" else problem["msg"]
+            raise fail(f"{option} '{name[:60]}': {message}") from None
 
 
 def export(
@@ -63,6 +82,9 @@ def export(
     """Writes the key, and each reviewer's items into a file or into Phoenix."""
     if len(set(reviewers)) != len(reviewers) or len(reviewers) < 2:
         raise fail("name two different reviewers: --reviewer alice --reviewer bob")
+    _check_names(*(("--reviewer", reviewer) for reviewer in reviewers))
+    if phoenix is not None:
+        _target(phoenix)
     with open_store(store) as opened:
         matrix = one_matrix(opened, word)
         manifest = registered_manifest(opened, matrix.id)
@@ -115,6 +137,14 @@ def import_(
     store: str,
 ) -> None:
     """Makes rows of what reviewers answered, in files or in Phoenix."""
+    _check_names(*(("--reviewer", reviewer) for reviewer in reviewers))
+    if adjudicator is not None:
+        _check_names(("--adjudicator", adjudicator))
+    new = [path for path in (out, to_adjudicate) if path is not None]
+    for path in new:
+        check_new(path)
+    if len({path.absolute() for path in new}) < len(new):
+        raise fail(f"--out and --to-adjudicate name the same file {out}: give each its own")
     key = review.read_key(key_path)
     verdicts = read_lines(judgments, Judgment) if judgments is not None else []
     if phoenix is None:
@@ -141,6 +171,8 @@ def import_(
 
 def compile_(rows: Path, *, registry: Path, scope: Scope, out: Path | None, json: bool) -> None:
     """Compiles a record, and shows what it comes to."""
+    if out is not None:
+        check_new(out)
     trusted = Registry.load(registry)
     record = compile_record(read_rows(rows), scope=scope, reviewers=trusted.reviewers, excluded=trusted.excluded)
     if out is not None:
@@ -154,9 +186,12 @@ def compile_(rows: Path, *, registry: Path, scope: Scope, out: Path | None, json
 def split(rows: Path, *, seed: int, held_out: str, out: Path) -> None:
     """Divides rows into two files, a group as a whole."""
     try:
-        share = Fraction(held_out)
-    except (ValueError, ZeroDivisionError) as error:
-        raise fail(f"--held-out {held_out}: write a share such as 0.3") from error
+        # An exponent would make a number of as many digits as it says.
+        share = Fraction(held_out) if _SHARE.fullmatch(held_out) else None
+    except ZeroDivisionError:
+        share = None
+    if share is None or share > 1:
+        raise fail(f"--held-out {held_out[:60]}: write a share from 0 to 1, such as 0.3")
     divided = split_rows(read_rows(rows), seed=seed, held_out=share)
     _new_folder(out)
     for side in ("calibration", "held_out"):
@@ -231,16 +266,22 @@ def _tell(imported: Imported) -> None:
         print(f"{imported.not_judged} rows have no judgment yet: give --judgments", file=sys.stderr)
 
 
-@contextmanager
-def _phoenix(word: str, store: str) -> "Iterator[Phoenix]":
-    from grading.calibration.labelling import LabellingRefused
+def _target(word: str) -> "Target":
     from grading.commands.publish import Target
-    from grading.phoenix_server import PhoenixNotStarted
-    from grading.publisher.phoenix import Phoenix, PhoenixError
 
     target = Target.of(word)
     if target.off:
         raise fail("--phoenix off has nobody label anything: write embedded or a URL")
+    return target
+
+
+@contextmanager
+def _phoenix(word: str, store: str) -> "Iterator[Phoenix]":
+    from grading.calibration.labelling import LabellingRefused
+    from grading.phoenix_server import PhoenixNotStarted
+    from grading.publisher.phoenix import Phoenix, PhoenixError
+
+    target = _target(word)
     try:
         with open_store(store) as opened, target.starting(opened):
             if target.trouble is not None:
@@ -257,9 +298,9 @@ def _phoenix(word: str, store: str) -> "Iterator[Phoenix]":
 
 
 def _new_folder(folder: Path) -> None:
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise fail(f"{folder} exists already and is not overwritten: give a new or empty folder")
     try:
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise fail(f"{folder} exists already and is not overwritten: give a new or empty folder")
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise fail(f"{folder} cannot be made: {error.strerror}") from error

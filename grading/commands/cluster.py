@@ -39,7 +39,9 @@ def connected(where: Where, role: Role) -> Iterator[Connected]:
         typer.Exit: 2 where the request, or who sends it, is at fault; 1 where nobody answers.
     """
     try:
-        found = cluster(where.on or "kubernetes", context=where.context, namespace=where.namespace)
+        found = cluster(
+            "kubernetes" if where.on is None else where.on, context=where.context, namespace=where.namespace
+        )
         with found.reach(role) as reached, PeopleClient(reached) as client:
             yield Connected(where, found, client)
     except NoSuchLauncher as error:

@@ -11,8 +11,12 @@ from grading.commands import fail, one_matrix, open_store
 from grading.comparison import NotComparable, compare_matrix
 from grading.decision import BadReceipt, Receipt
 from grading.decision import decide as make_decision
+from grading.instant import instant
 from grading.policy import PACKAGED, load_policy
 from grading.visible import visible
+
+LARGEST_RECEIPT = 16 * 2**20
+"""Bytes of an earlier receipt."""
 
 
 def decide(word: str, *, policy: str, at: str | None, receipt: Path | None, store: str, json: bool) -> None:
@@ -54,17 +58,18 @@ def _clock(at: str | None) -> datetime:
     if at is None:
         return datetime.now(UTC)
     try:
-        given = datetime.fromisoformat(at)
-    except ValueError:
-        given = None
-    if given is None or given.tzinfo is None:
-        raise fail(f"--at {at}: write a time with a zone, such as 2026-08-01T00:00:00Z")
-    return given
+        return instant(at)
+    except ValueError as error:
+        raise fail(f"--at: {error}") from None
 
 
 def _earlier(path: Path) -> Receipt:
     try:
-        return Receipt.model_validate_json(path.read_bytes())
+        with path.open("rb") as file:
+            document = file.read(LARGEST_RECEIPT + 1)
+        if len(document) > LARGEST_RECEIPT:
+            raise fail(f"{path} is no receipt: it is larger than {LARGEST_RECEIPT // 2**20} MiB")
+        return Receipt.model_validate_json(document)
     except OSError as error:
         raise fail(f"{path} cannot be read: {error.strerror}") from None
     except ValidationError as error:

@@ -10,6 +10,7 @@ from typing import Any
 
 import typer
 
+from grading.calibration.json_lines import check_new, write_lines
 from grading.commands import LEFT, beside, fail, one_matrix, open_store
 from grading.judge.configuration import JudgeFile, RegisteredJudge, registered
 from grading.judge.qualification import Qualification, Uncalibrated
@@ -32,6 +33,8 @@ def judge(
     store: str,
     json: bool,
 ) -> None:
+    if verdicts is not None:
+        check_new(verdicts)  # before a judge is paid
     with open_store(store) as opened:
         matrix = one_matrix(opened, word)
         manifest = registered_manifest(opened, matrix.id)
@@ -145,7 +148,6 @@ def write_verdicts(opened: Store, matrix: reading.Matrix, asked: RegisteredJudge
     Raises:
         FileError: the file is there already, or cannot be written.
     """
-    from grading.calibration.json_lines import write_lines
     from grading.calibration.rows import Judgment
 
     configuration = asked.configuration_hash()

@@ -15,6 +15,7 @@ import typer
 
 from grading.commands import UNPUBLISHED, api_key, beside, console, fail, one_matrix, open_store
 from grading.store import NoStore, Store, StoreAway, StoreError, reading
+from grading.visible import visible
 
 if TYPE_CHECKING:
     from grading.health import Health
@@ -47,7 +48,7 @@ class Target:
             return cls(None, embedded=True)
         if _is_address(word):
             return cls(word.rstrip("/"), embedded=False)
-        raise fail(f"--phoenix {word}: write embedded, off, or a URL such as http://localhost:6006")
+        raise fail(f"--phoenix {visible(word)}: write embedded, off, or a URL such as http://localhost:6006")
 
     @property
     def off(self) -> bool:
@@ -87,6 +88,8 @@ class Target:
 
 
 def _is_address(word: str) -> bool:
+    if not (word.isascii() and word.isprintable()) or {" ", "?", "#"} & set(word):
+        return False
     try:
         parts = urlsplit(word)
         return parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port is None or parts.port > 0)
@@ -160,7 +163,7 @@ def follow(*, phoenix: str, registry: Path | None, health_port: int | None, show
     if target.url is None:
         raise fail(f"--follow publishes into a Phoenix that others keep up: give its --phoenix URL, not {phoenix}")
     if shown_at is not None and not _is_address(shown_at):
-        raise fail(f"--shown-at {shown_at}: write a URL such as http://localhost:6006")
+        raise fail(f"--shown-at {visible(shown_at)}: write a URL such as http://localhost:6006")
     if registry is not None:
         from grading.calibration.registry import Registry
 

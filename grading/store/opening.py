@@ -165,10 +165,12 @@ def _file_url(path: str) -> sa.URL:
 
 def _make_file(path: Path, *, create: bool) -> bool:
     """Whether a new file was made. Its mode is set before anything is in it; SQLite gives its log the same one."""
-    if path.is_dir():
-        raise StoreError(f"{path}: a store is a file, this is a folder")
     try:
+        if path.is_dir():
+            raise StoreError(f"{path}: a store is a file, this is a folder")
         if path.exists():
+            if not path.is_file():
+                raise StoreError(f"{path}: a store is a file, this is a device or a pipe")
             return False
         if any(parent.is_file() for parent in path.parents):
             raise FileExistsError

@@ -371,7 +371,7 @@ def test_a_forged_ledger_is_not_taken(one_server: PeopleServer, laptop: Laptop, 
     """The cluster's store itself was tampered with: hashes that fit do not help, the calls are replayed here."""
     with Cells(one_server.store, tmp_path):
         laptop.cellwise("run", "order-resolution", *ON, "--phoenix", "off")
-    from simulator.ledger import seal
+    from simulator.sealing import seal
 
     trial = next(
         one for one in reading.trials(one_server.store, 1, ledgers=True) if one.condition == "first-record-mutant"

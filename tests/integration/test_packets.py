@@ -111,7 +111,7 @@ def test_the_same_export_again_gives_the_same_bytes_and_touches_no_file(
     # Its lines make one JSON document.
     assert len(json.loads(before)["rows"]) == 16
     for taken in (tmp_path / "one.json", tmp_path):
-        with pytest.raises(FileError, match="is there already, nothing was written"):
+        with pytest.raises(FileError, match="nothing was written: name"):
             export("order-resolution", taken, store=store, json=False)
     (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
     with pytest.raises(FileError, match="is there already"):

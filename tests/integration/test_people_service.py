@@ -178,6 +178,16 @@ def test_states_that_do_not_allow_it_are_conflicts(server: PeopleServer, manifes
         refused(server.request("GET", f"/v1/matrices/{word}"), 404)
 
 
+def test_stopping_takes_no_body(sqlite_server: PeopleServer, manifest: Manifest) -> None:
+    """What a later client might ask for there, such as one cell alone, must not stop the whole matrix."""
+    registered = server_registered(sqlite_server, manifest)
+    for what in ("pause", "cancel"):
+        for body in (b'{"version":2,"only":[{"case":"x"}]}', b"nonsense", b"{}"):
+            answer = sqlite_server.request("POST", f"/v1/matrices/{registered.id}/{what}", content=body)
+            assert refused(answer, 422)[1] == "this request has no body"
+    assert reading.find_matrix(sqlite_server.store, registered.id).state == "running"
+
+
 def test_resuming_chooses_cells_anew(sqlite_server: PeopleServer, manifest: Manifest, tmp_path: Path) -> None:
     made = server_registered(sqlite_server, manifest, only=[{"condition": "first-record-mutant"}], parallelism=3)
     assert run_cells(sqlite_server.store, tmp_path) == ["open"]
@@ -335,6 +345,8 @@ def test_bodies_that_are_no_request(unregistered: PeopleServer, manifest: Manife
         whole.replace(b'"seed": null', b'"seed": 1e999', 1),
         whole.replace(b'"seed": null', b'"seed": NaN', 1),
         whole.replace(b'"seed": null', b'"seed": 9007199254740993', 1),
+        whole.replace(b'"repetitions": ', b'"repetitions": 4, "repetitions": ', 1),
+        b'{"version": 1, "version": 1,' + whole.removeprefix(b'{"version": 1,'),
         b'{"version":1,"manifest":' + b"[" * 100_000 + b"]" * 100_000 + b',"placement":{}}',
         b'{"version":1,"manifest":' + b'{"a":' * 100_000 + b"1" + b"}" * 100_000 + b',"placement":{}}',
     ):

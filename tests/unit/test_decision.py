@@ -323,8 +323,9 @@ def test_the_packaged_policy_has_its_two_prerequisites_unmet() -> None:
 @pytest.mark.parametrize(
     ("changes", "problem"),
     [
-        ({"expires": "tomorrow"}, "no time with a zone"),
-        ({"expires": "2027-01-01T00:00:00"}, "no time with a zone"),
+        ({"expires": "tomorrow"}, "is no instant"),
+        ({"expires": "2027-01-01T00:00:00"}, "says no time zone"),
+        ({"expires": "9999-12-31T23:59:59-23:59"}, "outside of the years"),
         ({"expires": "2026-01-01T00:00:00Z"}, "must come after not_before"),
         ({"expires": None}, "expires"),
         ({"prerequisites": None}, "prerequisites"),

@@ -317,7 +317,11 @@ def test_the_grandchild_outlives_its_group_and_keeps_the_pipe() -> None:
         finally:
             os._exit(0)
     os.close(writing)
-    time.sleep(0.3)
+    children = Path(f"/proc/{pid}/task/{pid}/children")
+    deadline = time.monotonic() + 30
+    while not children.read_text().strip() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    time.sleep(0.1)  # it leaves the group first
     os.killpg(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
     os.set_blocking(reading, False)

@@ -225,6 +225,8 @@ def moment(text: object) -> datetime | None:
 
 def _by_exit(pod: Document, state: Document | None, said: str) -> End:
     if state is None:
+        if (before := _lost_track(pod)) is not None:
+            return End("lost", "node_lost", before)
         return End("lost", "pod_failed", f"it failed, and nothing says how its {RECORDER} ended")
     code, reason = state.get("exitCode"), str(state.get("reason") or "")
     detail = (
@@ -244,6 +246,15 @@ def _by_exit(pod: Document, state: Document | None, said: str) -> End:
     if isinstance(code, int) and code > 128:
         return End("lost", f"recorder_signal_{code - 128}", detail)
     return End("lost", f"recorder_exit_{code}", detail)
+
+
+def _lost_track(pod: Document) -> str | None:
+    """What a kubelet that came back says of a recorder that it no longer finds: waiting to begin, having run before."""
+    for container in _statuses(pod, "containerStatuses"):
+        before = (container.get("lastState") or {}).get("terminated") or {}
+        if container.get("name") == RECORDER and before.get("reason") in _NO_TRACE:
+            return _clean(str(before.get("message") or before["reason"]))
+    return None
 
 
 def _agents_end(pod: Document) -> str:

@@ -274,3 +274,22 @@ def test_a_message_becomes_one_line_that_any_store_takes() -> None:
     assert end.detail.startswith("exit code 1: ab ?c xxx")
     assert len(end.detail) == len("exit code 1: ") + 600
     end.detail.encode()
+
+
+def test_a_recorder_that_a_returned_kubelet_no_longer_finds_went_with_its_node() -> None:
+    """As a kubelet wrote it whose machine had been cut from power and came back, in the moment before it settles."""
+    message = "The container could not be located when the pod was deleted.  The container used to be Running"
+    recorder = {
+        "name": "recorder",
+        "state": {"waiting": {"reason": "ContainerCreating"}},
+        "lastState": {"terminated": {"exitCode": 137, "reason": "ContainerStatusUnknown", "message": message}},
+    }
+    pod = {"metadata": {"name": "cell"}, "status": {"phase": "Failed", "containerStatuses": [recorder]}}
+    end = reasons.ended(pod)
+    assert end is not None
+    assert (end.kind, end.reason) == ("lost", "node_lost")
+    never_ran = {**recorder, "lastState": {}}
+    pod = {"metadata": {"name": "cell"}, "status": {"phase": "Failed", "containerStatuses": [never_ran]}}
+    end = reasons.ended(pod)
+    assert end is not None
+    assert end.reason == "pod_failed"

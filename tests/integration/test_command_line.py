@@ -93,7 +93,7 @@ BAD_FILES = {
     "an id of 201 characters": ("cases.yaml", "id: one-fits", "id: " + "x" * 201, "cases.yaml:18: cases[0].id: must be at most 200 characters long, has 201"),
     "NUL": ("cases.yaml", "id: one-fits", 'id: "a\\0b"', "cases.yaml:18: the text holds NUL"),
     "a lone surrogate": ("cases.yaml", "id: one-fits", 'id: "a\\ud800b"', "cases.yaml:18: the text holds half of a surrogate pair"),
-    "no time": ("matrix.yaml", "seconds: 30", "seconds: 0", "matrix.yaml:24: limits.seconds: must be above 0"),
+    "no time": ("matrix.yaml", "seconds: 30", "seconds: 0", "matrix.yaml:25: limits.seconds: must be above 0"),
     "a folder of cases that is not there": ("matrix.yaml", "cases: cases.yaml", "cases: nowhere/", "matrix.yaml:6: cases: there is no file 'nowhere/'"),
     "a path that no system takes": ("matrix.yaml", "cases: cases.yaml", "cases: " + "x" * 5000, "matrix.yaml:6: cases: "),
     "an agent with a syntax error": ("agent.py", "def answer(", "def answer((", "matrix.yaml:11: conditions[0].agent: importing 'agent' failed: SyntaxError"),

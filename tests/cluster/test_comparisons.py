@@ -34,7 +34,7 @@ def store(installed: Installed, tmp_path_factory: pytest.TempPathFactory) -> tup
     cellwise = Cellwise(installed.cluster, folder)
     pulled = str(folder / "pulled.db")
     for study, matrices in MATRICES.items():
-        ran = cellwise("run", study, "--on", "kubernetes", "--namespace", NAMESPACE, timeout=400)
+        ran = cellwise("run", study, "--on", "kubernetes", "--namespace", NAMESPACE, "--phoenix", "off", timeout=400)
         assert ran.status == 0, ran.err
         for matrix in matrices:
             copied = cellwise("pull", matrix, "--namespace", NAMESPACE, "--store", pulled)

@@ -90,7 +90,7 @@ def test_a_forged_ledger_is_refused(installed: Installed, two_pods: list[dict[st
         "version": 1,
         "launch": launch,
         "index": 7,
-        "software": {"version": "0", "source": "0", "python": "3"},
+        "software": {"version": "0.1.0", "source": f"sha256:{'0' * 64}", "python": "3.11.2"},
     }
     assert post(installed, one, "/v1/assignment", assignment, "own") in (403, 409)
     another = {**assignment, "launch": other["metadata"]["annotations"]["cellwise.dev/launch"], "index": 0}

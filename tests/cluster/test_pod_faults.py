@@ -212,7 +212,8 @@ def test_a_matrix_is_paused_resumed_and_cancelled(cellwise: Cellwise, installed:
     sweep = Sweep(cellwise, matrix_name, SLOW % 15, cases=12, more="parallelism: 2\n")
     sweep.running_pod()
     there = ("--on", "kubernetes", "--namespace", NAMESPACE)
-    assert cellwise("pause", matrix_name, *there).status == 0
+    # A node that is slow to say that it is ready keeps people out for a moment.
+    installed.cluster.until("it is paused", lambda: cellwise("pause", matrix_name, *there).status == 0)
     sweep.process.terminate()
     sweep.process.communicate(timeout=60)
     installed.cluster.until(
@@ -227,7 +228,7 @@ def test_a_matrix_is_paused_resumed_and_cancelled(cellwise: Cellwise, installed:
         cellwise.command("resume", matrix_name, *there), env=cellwise.environment(), cwd=cellwise.folder
     )
     installed.cluster.until("more trials are graded", lambda: sweep.trials(installed).count("graded") > before)
-    assert cellwise("cancel", matrix_name, *there).status == 0
+    installed.cluster.until("it is cancelled", lambda: cellwise("cancel", matrix_name, *there).status == 0)
     assert resumed.wait(120) not in (0, None)
     installed.cluster.until("its Jobs are deleted", lambda: not sweep.pods())
     states = sweep.trials(installed)

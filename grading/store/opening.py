@@ -1,10 +1,12 @@
 """Opening a store, and the one door that every writing transaction goes through."""
 
+import errno
 import os
+import secrets
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -66,20 +68,38 @@ class Store:
         """
         url = _parse(where)
         place = url.database or "" if url.get_backend_name() == "sqlite" else url.render_as_string(hide_password=True)
-        made = _make_file(Path(place), create=create) if url.get_backend_name() == "sqlite" else False
-        store: Self | None = None
+        if url.get_backend_name() == "sqlite":
+            if _is_missing(Path(place), create=create):
+                cls._make(url, Path(place), clock)
+            _refuse_foreign_file(place, create=create)
+        store = cls(_engine(url), place, clock)
         try:
-            if url.get_backend_name() == "sqlite" and not made:
-                _refuse_foreign_file(place, create=create)
-            store = cls(_engine(url), place, clock)
             migrating.bring_up_to_date(store, create=create)
         except BaseException:
-            if store is not None:
-                store.close()
-            # A new file that is still empty stays: another process may have opened it meanwhile, and what that one
-            # writes into a removed file would be lost.
+            store.close()
             raise
         return store
+
+    @classmethod
+    def _make(cls, url: sa.URL, path: Path, clock: Callable[[], int]) -> None:
+        """Makes a new store beside its place and puts it there whole.
+
+        Nobody else ever opens one that is half made, and what is left of a failure can be removed under nobody's hands.
+        Where another process puts its own there first, that one is the store.
+        """
+        new = path.with_name(f".{secrets.token_hex(6)}.new")
+        try:
+            os.close(os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+            with cls(_engine(url.set(database=str(new))), str(path), clock) as store:
+                migrating.bring_up_to_date(store, create=True)
+            with suppress(FileExistsError):
+                _put(new, path)
+        except OSError as error:
+            raise StoreError(f"{path}: the store cannot be made here: {error.strerror}") from error
+        finally:
+            for ending in ("", "-wal", "-shm"):
+                with suppress(OSError):  # on a disk that takes no files there is none to remove
+                    Path(f"{new}{ending}").unlink()
 
     def close(self) -> None:
         self.engine.dispose()
@@ -163,8 +183,8 @@ def _file_url(path: str) -> sa.URL:
     return sa.URL.create("sqlite", database=str(Path(path).absolute()))
 
 
-def _make_file(path: Path, *, create: bool) -> bool:
-    """Whether a new file was made. Its mode is set before anything is in it; SQLite gives its log the same one."""
+def _is_missing(path: Path, *, create: bool) -> bool:
+    """Whether there is no file yet; the folder that a new one is to be in is made."""
     try:
         if path.is_dir():
             raise StoreError(f"{path}: a store is a file, this is a folder")
@@ -173,18 +193,31 @@ def _make_file(path: Path, *, create: bool) -> bool:
                 raise StoreError(f"{path}: a store is a file, this is a device or a pipe")
             return False
         if any(parent.is_file() for parent in path.parents):
-            raise FileExistsError
+            raise StoreError(f"{path}: a folder on the way to the store is a file")
         if not create:
             raise NoStore(f"{path}: there is no store here")
         path.parent.mkdir(parents=True, exist_ok=True)
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
-    except FileExistsError:
-        if path.is_file():
-            return False
-        raise StoreError(f"{path}: a folder on the way to the store is a file") from None
     except OSError as error:
         raise StoreError(f"{path}: the store cannot be made here: {error.strerror}") from error
     return True
+
+
+def _put(new: Path, path: Path) -> None:
+    """Gives a file its second name, which the file system remembers; never one that is taken (FileExistsError)."""
+    try:
+        os.link(new, path)
+    except FileExistsError:
+        raise
+    except OSError as error:
+        if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.ENOSYS):
+            raise
+        # A file system without second names: the place is taken first, by a file that SQLite then writes to.
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
 
 
 def _refuse_foreign_file(place: str, *, create: bool) -> None:

@@ -27,6 +27,7 @@ from grading.projection import structural  # noqa: E402
 from grading.schedule import presented  # noqa: E402
 from grading.studies import find_study  # noqa: E402
 from simulator.agents import load_agent  # noqa: E402
+from simulator.answer import answer_of  # noqa: E402
 from simulator.canonical import canonical, sha256  # noqa: E402
 from simulator.replay import compose, open_session  # noqa: E402
 from simulator.sealing import seal  # noqa: E402
@@ -52,9 +53,8 @@ def contents(manifest: Manifest) -> dict[tuple[int, int, str], dict[str, Any]]:
                 given = assignment(manifest, case, condition, repetition).model_dump(mode="json")
                 session, customer = open_session(given)
                 agent = load_agent(given["agent"]["name"]).function
-                output = agent(Request(**given["request"]), _Tools(session))
-                claims = output.claims().model_dump(mode="json")
-                content = compose(given, session, customer, output.message, claims, None)
+                answer = answer_of(agent(Request(**given["request"]), _Tools(session)))
+                content = compose(given, session, customer, answer.message, answer.claims, answer.error)
                 found[case, condition, presented("alternate", repetition)] = content
     return found
 

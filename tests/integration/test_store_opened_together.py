@@ -31,3 +31,4 @@ def test_a_new_store_opened_by_six_at_once(tmp_path: Path) -> None:
         assert [told.get(timeout=60) for _ in processes] == [None] * 6
         for process in processes:
             process.join()
+    assert sorted(one.name for one in tmp_path.iterdir()) == sorted(f"{number}.db" for number in range(15))

@@ -9,7 +9,7 @@ from typing import Any
 import typer
 
 from grading.agents import is_packaged
-from grading.commands import WORST_FIRST, fail, reuse_needs_one
+from grading.commands import fail, reuse_needs_one
 from grading.commands.cluster import (
     Connected,
     connected,
@@ -24,7 +24,7 @@ from grading.commands.cluster import (
     tell_phoenix,
     tell_rest,
 )
-from grading.commands.run import check_only, parsed_only, tell_executions
+from grading.commands.run import check_only, conclude, parsed_only, tell_executions
 from grading.commands.where import Where
 from grading.manifest import Manifest, ResolvedStudy, Schedule
 from grading.people_client import only_terms
@@ -76,14 +76,7 @@ def run(
             results.append(result)
             if result.get("detached"):
                 break
-    status = next(code for code in WORST_FIRST if code in [result["status"] for result in results])
-    if json and loaded.of_comparisons:
-        document = {"version": 1, "study": loaded.name, "executions": loaded.executions()}
-        print(json_format.dumps({**document, "comparisons": results, "status": status}))
-    elif json:
-        print(json_format.dumps(results[0]))
-    if status:
-        raise typer.Exit(status)
+    conclude(loaded, results, json=json)
 
 
 def resume(

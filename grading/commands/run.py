@@ -89,9 +89,14 @@ def run(
                         loading=workers,
                     )
                 )
+    conclude(loaded, results, json=json)
+
+
+def conclude(study: Study, results: list[dict[str, Any]], *, json: bool) -> None:
+    """Prints what ``--json`` asks for, and ends with the worst of the matrices' statuses."""
     status = next(code for code in WORST_FIRST if code in [result["status"] for result in results])
-    if json and loaded.of_comparisons:
-        document = {"version": 1, "study": loaded.name, "executions": loaded.executions()}
+    if json and study.of_comparisons:
+        document = {"version": 1, "study": study.name, "executions": study.executions()}
         print(json_format.dumps({**document, "comparisons": results, "status": status}))
     elif json:
         print(json_format.dumps(results[0]))

@@ -178,6 +178,16 @@ class Bench:
                 )
                 assert connection.execute(doubled).scalar_one() == 0
 
+    def discarded_after_acting(self) -> dict[str, int]:
+        """By condition: attempts that were replaced although they had asked for an approval or a refund."""
+        asked = (
+            "SELECT t.condition, count(*) FROM attempt a JOIN trial t ON t.id = a.trial_id"
+            " WHERE a.after_consequential_call AND a.state IN ('lost', 'fenced') AND a.id <> t.evidence_attempt_id"
+            " GROUP BY t.condition"
+        )
+        with self.opened() as store, store.reading() as connection:
+            return {row[0]: row[1] for row in connection.execute(sa.text(asked))}
+
     def delivered(self) -> int:
         with self.opened() as store, store.reading() as connection:
             counted: int = connection.execute(

@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,8 +15,8 @@ from grading.calibration.json_lines import write_lines
 from grading.calibration.rows import Judgment, read_rows
 from grading.phoenix_server import EmbeddedPhoenix
 from simulator.canonical import canonical_hash
-from tests.browser.test_phoenix_comparison import BROWSERS, FLAGS, SCREENSHOTS
-from tests.integration.phoenix_fixture import REQUIRE_ALL, phoenix_server
+from tests.browser.test_phoenix_comparison import SCREENSHOTS
+from tests.integration.phoenix_fixture import phoenix_server
 
 __all__ = ["phoenix_server"]
 
@@ -26,23 +25,11 @@ WAIT = 120_000
 
 
 @pytest.fixture
-def page() -> Iterator[Any]:
-    browser = next(filter(None, map(shutil.which, BROWSERS)), None)
-    reason = "no browser: install chromium" if browser is None else None
-    try:
-        from playwright.sync_api import sync_playwright
-    except ModuleNotFoundError:
-        reason = "playwright is not installed"
-    if reason is not None:
-        if os.environ.get(REQUIRE_ALL) == "1":
-            pytest.fail(reason)
-        pytest.skip(reason)
-    with sync_playwright() as playwright:
-        launched = playwright.chromium.launch(executable_path=browser, args=FLAGS)
-        opened = launched.new_page(viewport={"width": 1700, "height": 1000})
-        opened.set_default_timeout(WAIT)
-        yield opened
-        launched.close()
+def page(browser: Any) -> Iterator[Any]:
+    opened = browser.new_page(viewport={"width": 1700, "height": 1000})
+    opened.set_default_timeout(WAIT)
+    yield opened
+    opened.close()
 
 
 def cellwise(*arguments: str | Path) -> subprocess.CompletedProcess[str]:

@@ -1,30 +1,20 @@
 """What a person finds in Phoenix's comparison of the conditions: both, with their scores, the baseline first."""
 
 import os
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from grading.phoenix_server import EmbeddedPhoenix
 from grading.publisher.phoenix import Phoenix
 from grading.publisher.reconcile import publish
-from tests.integration.phoenix_fixture import REQUIRE_ALL, phoenix_server
+from tests.integration.phoenix_fixture import phoenix_server
 from tests.phoenix_sample import BASELINE, MUTANT, sample
 
 __all__ = ["phoenix_server"]
 
-BROWSERS = ("chromium", "chromium-browser", "google-chrome")
-FLAGS = [
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--no-first-run",
-]
 SCREENSHOTS = "CELLWISE_TEST_SCREENSHOTS"
 
 
@@ -50,21 +40,10 @@ class Page:
 
 
 @pytest.fixture
-def page() -> Iterator[Page]:
-    browser = next(filter(None, map(shutil.which, BROWSERS)), None)
-    reason = "no browser: install chromium" if browser is None else None
-    try:
-        from playwright.sync_api import sync_playwright
-    except ModuleNotFoundError:
-        reason = "playwright is not installed"
-    if reason is not None:
-        if os.environ.get(REQUIRE_ALL) == "1":
-            pytest.fail(reason)
-        pytest.skip(reason)
-    with sync_playwright() as playwright:
-        launched = playwright.chromium.launch(executable_path=browser, args=FLAGS)
-        yield Page(launched.new_page(viewport={"width": 1600, "height": 1000}))
-        launched.close()
+def page(browser: Any) -> Iterator[Page]:
+    opened = browser.new_page(viewport={"width": 1600, "height": 1000})
+    yield Page(opened)
+    opened.close()
 
 
 def test_the_comparison_shows_both_conditions_with_their_scores(phoenix_server: EmbeddedPhoenix, page: Page) -> None:

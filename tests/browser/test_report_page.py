@@ -1,8 +1,6 @@
 """What a person finds in the report, opened from a file without a network, whatever agents and customers wrote."""
 
 import os
-import shutil
-from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -57,7 +55,6 @@ conditions:
 baseline: "base<i>line</i>"
 repetitions: 2
 """
-BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 WIDTHS = (380, 900, 1600)
 SCREENSHOTS = "CELLWISE_TEST_SCREENSHOTS"
 
@@ -71,24 +68,6 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     cellwise("run", "matrix.yaml", "--phoenix", "off", store=store, cwd=folder)
     cellwise("report", "-o", "report.html", store=store, cwd=folder)
     return folder / "report.html"
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator["Browser"]:
-    executable = next(filter(None, map(shutil.which, BROWSERS)), None)
-    reason = "no browser: install chromium" if executable is None else None
-    try:
-        from playwright.sync_api import sync_playwright
-    except ModuleNotFoundError:
-        reason = "playwright is not installed"
-    if reason is not None:
-        if os.environ.get("CELLWISE_TEST_REQUIRE_ALL") == "1":
-            pytest.fail(reason)
-        pytest.skip(reason)
-    with sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=executable, args=["--no-sandbox", "--disable-gpu"])
-        yield started
-        started.close()
 
 
 def opened(browser: "Browser", report: Path, **options: Any) -> tuple["Page", list[str]]:

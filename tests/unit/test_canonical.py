@@ -119,7 +119,7 @@ def test_the_sample_of_the_standard() -> None:
         2**53,
         -(2**53),
         10**30,
-        object(),
+        pytest.param(object(), id="object"),
         {1: 2},
         b"x",
     ],

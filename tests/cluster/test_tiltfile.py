@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import starlark
 
-from tests.helm import CHART, ROOT, containers, one, pod_of, rendered
+from tests.cluster.helm import CHART, ROOT, containers, one, pod_of, rendered
 
 TEXT = (ROOT / "Tiltfile").read_text()
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from simulator.version import VERSION
-from tests.helm import CHART, NAMESPACE, containers, one, pod_of, refusal, rendered, values_file
+from tests.cluster.helm import CHART, NAMESPACE, containers, one, pod_of, refusal, rendered, values_file
 from tests.kubernetes_schema import violations
 
 CELLS = "cellwise-cells"

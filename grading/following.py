@@ -28,6 +28,8 @@ PING_SECONDS = 15.0
 """Between two small questions to a Phoenix that gets nothing else."""
 CHECK_SECONDS = 3600.0
 """After which a matrix that is published is compared with Phoenix again."""
+SHARE_OF_RUNNING = 0.1
+"""Of its time, that a matrix which still runs is published: what shows its trials must not slow them down."""
 UNFINISHED_SECONDS = 30.0
 """The same for one of which not all could be shown yet, though nothing has changed."""
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 15.0
@@ -47,7 +49,9 @@ class _Followed:
     version: tuple[int, str] | None = None
     """How many changes there had been, and the matrix's state, when it was last brought to Phoenix."""
     earliest: float = 0.0
-    """Before this it is left alone, whatever changes: publishing must not take more time than it leaves."""
+    """Before this it is left alone, whatever changes."""
+    shown_running: bool = False
+    """It still ran when it was last brought to Phoenix: once it is done it is brought there at once."""
     again: float = 0.0
     """From here on it is looked at although nothing changed."""
     failures: int = 0
@@ -144,7 +148,7 @@ class Follower:
         if matrix.state == "registered":
             return False  # nothing has run yet
         now = self._clock()
-        if now < followed.earliest:
+        if now < followed.earliest and not (followed.shown_running and matrix.state != "running"):
             return False
         return followed.version != _version(matrix, publication) or now >= followed.again
 
@@ -163,7 +167,7 @@ class Follower:
                 shown_at=self._shown_at,
             )
         except BeingPublished:
-            followed.earliest = self._clock() + LEASE_SECONDS / 6
+            followed.earliest, followed.shown_running = self._clock() + LEASE_SECONDS / 6, False
             return
         except (_Ended, StoreError, PhoenixUnavailable) as error:
             if isinstance(error, NotFound):
@@ -185,7 +189,9 @@ class Follower:
             return
         self._answered = now = self._clock()
         followed.version = version
-        followed.earliest = now + max(ROUND_SECONDS, 2 * (now - began))
+        followed.shown_running = matrix.state == "running"
+        left = (1 / SHARE_OF_RUNNING - 1) if followed.shown_running else 2
+        followed.earliest = now + max(ROUND_SECONDS, left * (now - began))
         for note in published.notes:
             self._once(followed, f"{matrix.name}: {note}")
         if pending:
@@ -228,6 +234,7 @@ class Follower:
         followed.failures += 1
         pause = _backoff(followed.failures, LONGEST_MATRIX_PAUSE, first=UNFINISHED_SECONDS)
         followed.earliest = followed.again = self._clock() + pause
+        followed.shown_running = False
         self._once(followed, f"{matrix.name}: not published: {why}")
 
     def _once(self, followed: _Followed, line: str) -> None:

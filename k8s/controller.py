@@ -24,7 +24,7 @@ from k8s.settings import Settings, SettingsMissing, read_settings, store_address
 log: Any = structlog.get_logger("cellwise.controller")
 
 PORT = 9090
-_SHORTEST_WAIT = 0.5
+_SHORTEST_WAIT = 1.0
 """Seconds between two steps, at least: with hundreds of pods something always changes, and they need the processor."""
 _LONGEST_WAIT = 10.0
 _NOT_ADVANCING_SECONDS = 120.0

@@ -19,6 +19,7 @@ WATCH_PATIENCE_SECONDS = 1800.0
 """A laptop that sleeps or changes its network goes on watching afterwards."""
 PUBLISH_SECONDS = 120.0
 """How long a finished matrix is waited for until the cluster's publisher has shown it."""
+_LONGEST_PAUSE = 5.0
 _FINISH_SECONDS = 20.0
 
 
@@ -96,6 +97,7 @@ def follow(way: Connected, matrix_id: int, name: str) -> Ended:
                 tell()
 
             client.waiting = waiting
+            started = time.monotonic()
             while True:
                 last = client.status(matrix_id, summary=False)
                 first_done = last.placed.planned - last.placed.left if first_done is None else first_done
@@ -107,12 +109,19 @@ def follow(way: Connected, matrix_id: int, name: str) -> Ended:
                     nothing_left = nothing_left or time.monotonic()
                     if last.counts.left or time.monotonic() - nothing_left > _FINISH_SECONDS:
                         return "done"
-                time.sleep(WATCH_SECONDS)
+                time.sleep(_pause(last, first_done, time.monotonic() - started))
     except KeyboardInterrupt:
         return "detached"
     finally:
         client.patience = patience
         client.waiting = lambda _: None
+
+
+def _pause(status: MatrixStatus, first_done: int, seconds: float) -> float:
+    """Until the next look: a tenth of what is still to come, since each look takes time from what it looks at."""
+    ran = status.placed.planned - status.placed.left - first_done
+    left = seconds / ran * status.placed.left if ran > 0 else seconds
+    return min(_LONGEST_PAUSE, max(WATCH_SECONDS, left / 10))
 
 
 def _shown(status: MatrixStatus, first_done: int, trouble: str | None) -> Shown:

@@ -27,6 +27,8 @@ TransactionName = Literal[
 ]  # fmt: skip
 
 _WRITING = "cellwise_writing"
+_KEPT_CONNECTIONS = 16
+"""As many as an intake has threads: a new one costs its server a process."""
 _POSTGRESQL_WAITS: dict[str, Any] = {
     "connect_timeout": 10,
     # A server whose machine is gone says nothing for ever: without these a connection to it waits for hours.
@@ -237,7 +239,7 @@ def _refuse_foreign_file(place: str, *, create: bool) -> None:
 def _engine(url: sa.URL) -> sa.Engine:
     if url.get_backend_name() != "sqlite":
         arguments = {name: value for name, value in _POSTGRESQL_WAITS.items() if name not in url.query}
-        return sa.create_engine(url, pool_pre_ping=True, connect_args=arguments)
+        return sa.create_engine(url, pool_pre_ping=True, pool_size=_KEPT_CONNECTIONS, connect_args=arguments)
     engine = sa.create_engine(url, connect_args={"timeout": _BUSY_SECONDS, "check_same_thread": False})
     sa.event.listen(engine, "connect", _prepare_sqlite)
     sa.event.listen(engine, "begin", _begin_sqlite)

@@ -52,10 +52,19 @@ capabilities: {drop: [ALL]}
 seccompProfile: {type: RuntimeDefault}
 {{- end }}
 
+{{/* A name server's answer that is lost, as on a node that starts hundreds of pods, costs one second and not five. */}}
+{{- define "cellwise.dns" -}}
+dnsConfig:
+  options:
+    - {name: timeout, value: "1"}
+    - {name: attempts, value: "5"}
+{{- end }}
+
 {{/* What every pod of ours in the release's namespace has in common. */}}
 {{- define "cellwise.pod" -}}
 {{ include "cellwise.pullSecrets" .root }}
 enableServiceLinks: false
+{{ include "cellwise.dns" .root }}
 securityContext: {{- include "cellwise.podSecurity" (dict "user" .user) | nindent 2 }}
 {{- with .root.Values.control.nodeSelector }}
 nodeSelector: {{- toYaml . | nindent 2 }}

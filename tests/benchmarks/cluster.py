@@ -2,8 +2,8 @@
 
     CELLWISE_TEST_KUBECONFIG=... python tests/benchmarks/cluster.py [--cells 200] [--runs 3] [--repetitions 1]
 
-The chart is installed already, in namespaces cellwise and cellwise-cells, and as many Jobs in flight as there are
-cells. A bare Job is a cell's Job as the controller made it, with only the recorder's command replaced by
+The chart is installed already, in namespaces cellwise and cellwise-cells. The bare Jobs are all created at once, the
+cells' as many at a time as the chart's controller.jobsInFlight says. A bare Job is a cell's Job as the controller made it, with only the recorder's command replaced by
 ``python3 -c pass``. With more repetitions they run in one pod (trials_per_pod). Cells are timed from the command's
 start until all of them are graded and the command has ended; when Phoenix shows them is told beside it. Nothing here
 asserts a time.

@@ -10,6 +10,7 @@ import unicodedata
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlsplit
 
 from kubernetes import client
 
@@ -77,8 +78,11 @@ class Work:
     queue: str | None = None
 
 
-def job(work: Work, settings: Settings) -> dict[str, Any]:
+def job(work: Work, settings: Settings, intake_address: str | None = None) -> dict[str, Any]:
     """The Job as the API takes it.
+
+    Args:
+        intake_address: of the intake's Service, which its pods then need not ask a name server for.
 
     Raises:
         UnusableCondition: for a variable's name that the pod needs for itself.
@@ -110,7 +114,7 @@ def job(work: Work, settings: Settings) -> dict[str, Any]:
                     labels={**settings.cell.pod_labels, **labels},
                     annotations=annotations,
                 ),
-                spec=_pod(work, settings),
+                spec=_pod(work, settings, intake_address),
             ),
         ),
     )
@@ -173,8 +177,12 @@ def _failure_policy() -> client.V1PodFailurePolicy:
     )
 
 
-def _pod(work: Work, settings: Settings) -> client.V1PodSpec:
+def _pod(work: Work, settings: Settings, intake_address: str | None) -> client.V1PodSpec:
     cell = settings.cell
+    aliases = None
+    if intake_address is not None:
+        host = urlsplit(settings.intake_url).hostname or ""
+        aliases = [client.V1HostAlias(ip=intake_address, hostnames=[host])]
     volumes = [
         client.V1Volume(
             name="token",
@@ -199,6 +207,7 @@ def _pod(work: Work, settings: Settings) -> client.V1PodSpec:
         service_account_name=settings.cells_service_account,
         automount_service_account_token=False,
         enable_service_links=False,
+        host_aliases=aliases,
         # A name server's answer that is lost, as while a node starts hundreds of pods, costs a second and not five.
         dns_config=client.V1PodDNSConfig(
             options=[

@@ -8,6 +8,7 @@ import structlog
 from grading.store import StateError, Store, launching
 from k8s import job, reasons
 from k8s.api import Api, ApiError, Document
+from k8s.intake_address import IntakeAddress
 from k8s.mirror import Mirror
 from k8s.reasons import Hindrance
 from k8s.settings import Settings
@@ -31,6 +32,7 @@ class Launcher:
         self._api = api
         self._settings = settings
         self._jobs = jobs
+        self._intake = IntakeAddress(settings.intake_url)
         self.collection = f"/apis/batch/v1/namespaces/{settings.cells_namespace}/jobs"
 
     def create(self, launch: launching.Launch, work: job.Work) -> Created:
@@ -40,7 +42,7 @@ class Launcher:
             ApiError: where nobody can tell whether it exists; the next call finds out.
         """
         try:
-            document = job.job(work, self._settings)
+            document = job.job(work, self._settings, self._intake.address())
         except job.UnusableCondition as error:
             return Created("refused", Hindrance(True, str(error)))
         try:

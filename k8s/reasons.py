@@ -60,6 +60,8 @@ _UNUSABLE_IMAGE = ("InvalidImageName", "ErrImageNeverPull")
 _PULLING = ("ErrImagePull", "ImagePullBackOff", "ImageInspectError", "RegistryUnavailable")
 _MISCONFIGURED = ("CreateContainerConfigError", "CreateContainerError", "RunContainerError")
 _NO_SUCH_IMAGE = re.compile(r"not found|manifest unknown|does not exist|pull access denied|unauthorized", re.IGNORECASE)
+_TOLD_TO_END = '"reason":"terminated'
+"""In the last line of a recorder that was sent SIGTERM."""
 _SIGKILL, _SIGTERM = 128 + 9, 128 + 15
 
 EndKind = Literal["succeeded", "lost", "overrun", "never"]
@@ -240,7 +242,10 @@ def _by_exit(pod: Document, state: Document | None, said: str) -> End:
     if reason == "OOMKilled" and code == _SIGKILL:
         return End("lost", "recorder_out_of_memory", detail)
     if code == AGAIN:
-        return End("lost", "lost_intake", detail + _agents_end(pod))
+        # Told to end, and not by its pod's end, of which there would be other traces.
+        last = str(state.get("message") or "").rstrip().rpartition("\n")[2]
+        reason = "recorder_killed" if _TOLD_TO_END in last else "lost_intake"
+        return End("lost", reason, detail + _agents_end(pod))
     if code in (_SIGKILL, _SIGTERM):
         return End("lost", "recorder_killed", detail)
     if isinstance(code, int) and code > 128:

@@ -19,7 +19,7 @@ WATCH_PATIENCE_SECONDS = 1800.0
 """A laptop that sleeps or changes its network goes on watching afterwards."""
 PUBLISH_SECONDS = 120.0
 """How long a finished matrix is waited for until the cluster's publisher has shown it."""
-_LONGEST_PAUSE = 5.0
+_LONGEST_PAUSE = 10.0
 _FINISH_SECONDS = 20.0
 
 

@@ -3,10 +3,10 @@
     CELLWISE_TEST_KUBECONFIG=... python tests/benchmarks/cluster.py [--cells 200] [--runs 3] [--repetitions 1]
 
 The chart is installed already, in namespaces cellwise and cellwise-cells. The bare Jobs are all created at once, the
-cells' as many at a time as the chart's controller.jobsInFlight says. A bare Job is a cell's Job as the controller made it, with only the recorder's command replaced by
-``python3 -c pass``. With more repetitions they run in one pod (trials_per_pod). Cells are timed from the command's
-start until all of them are graded and the command has ended; when Phoenix shows them is told beside it. Nothing here
-asserts a time.
+cells' as many at a time as the chart's controller.jobsInFlight says. A bare Job is a cell's Job as the controller made
+it, with only the recorder's command replaced by ``python3 -c pass``. With more repetitions they run in one pod
+(trials_per_pod). Cells are timed from the command's start until all of them are graded and the command has ended; when
+Phoenix shows them is told beside it. Nothing here asserts a time.
 """
 
 import argparse
@@ -39,15 +39,16 @@ def main() -> None:
     template = job_of_a_cell()
     took: dict[str, list[float]] = {"bare": [], "cellwise": [], "shown": []}
     for _ in range(arguments.runs):
+        before = requests()
         took["bare"].append(bare(template, arguments.cells))
         print(f"bare: {took['bare'][-1]:.1f} s", flush=True)
+        tell_requests(before, arguments.cells)
         before = requests()
         graded, shown = cells(arguments.cells, arguments.repetitions)
         took["cellwise"].append(graded)
         took["shown"].append(shown)
-        asked = {who: round((count - before.get(who, 0)) / arguments.cells, 1) for who, count in requests().items()}
         print(f"cellwise: {graded:.1f} s, {shown:.1f} s until Phoenix shows all", flush=True)
-        print(f"  requests to the API server for each cell: {asked}", flush=True)
+        tell_requests(before, arguments.cells)
     medians = {name: statistics.median(values) for name, values in took.items()}
     print(
         json.dumps(
@@ -63,7 +64,7 @@ def main() -> None:
 
 
 def kubectl(*arguments: str, given: str | None = None) -> str:
-    command = ["kubectl", "--request-timeout=120s", *arguments]
+    command = ["kubectl", *arguments]
     done = subprocess.run(command, env=ENVIRONMENT, input=given, capture_output=True, text=True, timeout=600)
     if done.returncode:
         raise SystemExit(f"{' '.join(arguments)}: {done.stderr}")
@@ -100,11 +101,8 @@ def bare(template: dict[str, Any], count: int) -> float:
         jobs.append(job)
     started = time.monotonic()
     kubectl("create", "-f", "-", given=json.dumps({"apiVersion": "v1", "kind": "List", "items": jobs}))
-    while True:
-        done = kubectl("-n", CELLS, "get", "jobs", "-l", "bare=yes", "-o", "jsonpath={.items[*].status.succeeded}")
-        if len(done.split()) >= count:
-            break
-        time.sleep(0.5)
+    # Watched, not asked for again and again: that would cost what is to be measured.
+    kubectl("-n", CELLS, "wait", "jobs", "-l", "bare=yes", "--for=condition=Complete", "--timeout=600s")
     seconds = time.monotonic() - started
     kubectl("-n", CELLS, "delete", "jobs", "-l", "bare=yes", "--wait=true")
     settle()
@@ -150,6 +148,12 @@ def settle() -> None:
         kubectl("-n", CELLS, "delete", "jobs", "--all", "--wait=true")
         time.sleep(2)
     time.sleep(5)
+
+
+def tell_requests(before: dict[str, int], count: int) -> None:
+    asked = {who: round((number - before.get(who, 0)) / count, 1) for who, number in requests().items()}
+    told = {who: number for who, number in asked.items() if number}
+    print(f"  requests to the API server for each, until all of it was deleted: {told}", flush=True)
 
 
 def requests() -> dict[str, int]:

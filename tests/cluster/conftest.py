@@ -2,7 +2,8 @@
 
 The images must be on its nodes: CELLWISE_TEST_TRIAL_IMAGE, CELLWISE_TEST_CONTROL_IMAGE, and CELLWISE_TEST_AGENT_IMAGE
 (tests/cluster/agent, by digest). CELLWISE_TEST_CLUSTER names a command that can kill the cluster's components and lose
-its nodes (``kill NAME``, ``start NAME``, ``lose N``, ``return N``).
+its nodes (``kill NAME``, ``start NAME``, ``lose N``, ``return N``), CELLWISE_TEST_SERVICE_ACCOUNT_KEY the file of the
+key that it signs tokens with.
 """
 
 import json

@@ -45,6 +45,17 @@ class Sweep:
             f"SELECT count(*) FROM attempt WHERE owner = '{uid}' AND state IN ('leased', 'running')"
         ) != [["0"]]
 
+    def exit_codes(self) -> list[int]:
+        """Of the recorders of all its pods that are still to be seen."""
+
+        def ended() -> list[int] | None:
+            states = [one["state"] for pod in self.pods() for one in pod["status"].get("containerStatuses", [])]
+            done = [state["terminated"]["exitCode"] for state in states if "terminated" in state]
+            return done if len(done) == len(states) else None
+
+        found: list[int] = self._cluster.until("its pods have ended", ended, seconds=60)
+        return found
+
     def end(self, *, seconds: float = 240) -> Answer:
         out, err = self.process.communicate(timeout=seconds)
         return Answer(self.process.returncode, out, err)
@@ -77,6 +88,36 @@ def test_a_pod_that_a_person_deletes_is_an_attempt(cellwise: Cellwise, installed
     assert answer.status == 0, answer.err
     assert sweep.trials(installed) == ["graded", "graded"]
     assert lost(sweep.attempts(installed)) == ["pod_deleted"]
+
+
+def test_a_recorder_that_is_told_to_end_is_an_attempt(
+    cellwise: Cellwise, installed: Installed, matrix_name: str
+) -> None:
+    """SIGTERM, and its pod is not deleted: it ends in 75, and its Job has another pod run."""
+    sweep = Sweep(cellwise, matrix_name, SLOW % 8, cases=2)
+    name = sweep.running_pod()["metadata"]["name"]
+    installed.cluster.kubectl("-n", CELLS, "exec", name, "-c", "recorder", "--", "sh", "-c", "kill -TERM 1")
+    answer = sweep.end()
+    assert answer.status == 0, answer.err
+    assert sweep.trials(installed) == ["graded", "graded"]
+    assert lost(sweep.attempts(installed)) == ["recorder_killed"]
+    assert sorted(sweep.exit_codes()) == [0, 0, 75]
+
+
+def test_an_agent_that_is_not_in_its_image_fails_its_cells_at_once(
+    cellwise: Cellwise, installed: Installed, matrix_name: str
+) -> None:
+    """The recorder ends in 78: no other pod of that cell would do better, and none runs."""
+    conditions = f"{CONTROL}\n{{name: absent, agent: 'agents:not_written', image: '{installed.images.agent}'}}"
+    sweep = Sweep(cellwise, matrix_name, conditions, cases=2)
+    answer = sweep.end()
+    assert answer.status == 3, answer.err
+    assert "not_written" in answer.err
+    found = {one["condition"]: one for one in answer.json()["summary"]["conditions"]}
+    assert (found["control"]["graded"], found["absent"]["missing"]) == (2, 2)
+    assert sorted(sweep.exit_codes()) == [0, 0, 78, 78]
+    assert sorted(sweep.trials(installed)) == ["graded", "graded", "missing", "missing"]
+    assert set(lost(sweep.attempts(installed))) <= {"agent_not_startable"}
 
 
 def test_a_pod_that_is_evicted_through_the_api_is_not_charged(

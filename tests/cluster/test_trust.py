@@ -1,6 +1,9 @@
 """What a cell, its agent and a person may do on the cluster, and what they may not."""
 
+import base64
 import json
+import os
+import subprocess
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -100,6 +103,39 @@ def test_a_forged_ledger_is_refused(installed: Installed, two_pods: list[dict[st
         f"SELECT state FROM attempt WHERE id IN ({attempt_of(installed, one)}, {attempt_of(installed, other)})"
     )
     assert {state for (state,) in states} <= {"leased", "running"}
+
+
+def test_a_token_past_its_time_is_refused(installed: Installed, two_pods: list[dict[str, Any]]) -> None:
+    """The pod's own token with other times, signed as the cluster does: none that it gives lives under ten minutes."""
+    one, other = two_pods
+    read = ("-n", CELLS, "exec", one["metadata"]["name"], "-c", "recorder", "--", "cat")
+    token = installed.cluster.kubectl(*read, "/var/run/secrets/cellwise/token").strip()
+    of_other = f"/v1/ledger?attempt={attempt_of(installed, other)}"
+    now = int(time.time())
+    assert post(installed, one, of_other, {}, signed_again(token, issued=now - 60, expires=now + 600)) == 403
+    assert post(installed, one, of_other, {}, signed_again(token, issued=now - 4000, expires=now - 400)) == 401
+
+
+def signed_again(token: str, *, issued: int, expires: int) -> str:
+    key = os.environ.get("CELLWISE_TEST_SERVICE_ACCOUNT_KEY")
+    if not key:
+        pytest.skip("CELLWISE_TEST_SERVICE_ACCOUNT_KEY is not set: the key that the cluster signs tokens with")
+    head, claims, _ = token.split(".")
+    told = json.loads(base64.urlsafe_b64decode(claims + "=" * (-len(claims) % 4)))
+    told |= {"iat": issued, "nbf": issued, "exp": expires}
+    content = head + "." + _encoded(json.dumps(told).encode())
+    made = subprocess.run(
+        ["openssl", "dgst", "-sha256", "-sign", key],
+        input=content.encode(),
+        capture_output=True,
+        check=True,
+        timeout=20,
+    )
+    return content + "." + _encoded(made.stdout)
+
+
+def _encoded(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
 
 
 def test_a_cells_token_opens_nothing_on_the_people_port(installed: Installed, two_pods: list[dict[str, Any]]) -> None:

@@ -68,6 +68,13 @@ def test_the_job_runs_each_index_until_the_store_has_it() -> None:
     }
 
 
+def test_its_pods_know_the_address_of_the_intake_where_it_is_known() -> None:
+    pod = job.job(work(), SETTINGS, "10.96.0.7")["spec"]["template"]["spec"]
+    assert pod["hostAliases"] == [{"ip": "10.96.0.7", "hostnames": ["intake.release.svc"]}]
+    assert {"name": "CELLWISE_INTAKE", "value": "http://intake.release.svc:8080"} in pod["containers"][0]["env"]
+    assert "hostAliases" not in job.job(work(), SETTINGS)["spec"]["template"]["spec"]
+
+
 def test_a_queue_admits_the_job() -> None:
     document = job.job(work(queue="team"), SETTINGS)
     assert document["spec"]["suspend"] is True

@@ -52,6 +52,9 @@ ENDS: dict[str, tuple[dict[str, Any], str, str, str]] = {
         "exit code 75, OOMKilled"),
     "intake was lost": (pod("Failed", terminated(75, message="intake: no answer in 600 s\n")), "lost", "lost_intake",
         "exit code 75: intake: no answer in 600 s"),
+    "its recorder was told to end": (
+        pod("Failed", terminated(75, message='{"event":"trial"}\n{"event":"end","reason":"terminated"}\n')), "lost",
+        "recorder_killed", 'exit code 75: {"event":"trial"} {"event":"end","reason":"terminated"}'),
     "intake was lost after its agent ran out of memory": (
         pod("Failed", terminated(75), initContainerStatuses=[terminated(137, "OOMKilled", name="agent")]), "lost",
         "lost_intake", "exit code 75; agent: exit code 137, OOMKilled"),
@@ -119,6 +122,13 @@ ENDS: dict[str, tuple[dict[str, Any], str, str, str]] = {
 def test_how_a_pod_ended(what: str) -> None:
     document, *expected = ENDS[what]
     assert reasons.ended(document) == End(*expected)  # type: ignore[arg-type]
+
+
+def test_a_recorder_that_was_told_to_end_after_many_trials() -> None:
+    words = '{"event":"trial"}\n' * 60 + '{"event":"end","reason":"terminated"}\n'
+    end = reasons.ended(pod("Failed", terminated(75, message=words)))
+    assert end is not None
+    assert end.reason == "recorder_killed"
 
 
 def test_every_ordinary_end_has_an_allowance_of_its_own() -> None:

@@ -63,42 +63,42 @@ def plan(store: Store, matrix_id: int, cell_id: int, *, limit: int | None = None
     with store.transaction("plan_launch") as connection:
         if locked_state(connection, matrix_id) != "running":
             return None
-        asked = sa.select(cell.c.state).where(cell.c.id == cell_id, cell.c.matrix_id == matrix_id)
-        state = connection.execute(asked).scalar_one_or_none()
-        if state is None:
+        found = connection.execute(_PLANNED, {"of_matrix": matrix_id, "of_cell": cell_id}).one()
+        if found.cell_state is None:
             raise NotFound(f"matrix {matrix_id} has no cell {cell_id}")
-        per_pod = connection.execute(
-            sa.select(placement.c.trials_per_pod).where(placement.c.matrix_id == matrix_id)
-        ).scalar_one_or_none()
+        per_pod = found.trials_per_pod
         if per_pod is None:
             raise StateError(f"matrix {matrix_id} was not placed on a cluster")
-        if state != "open":
+        if found.cell_state != "open":
             return None
         free = connection.execute(_FREE, {"of_cell": cell_id, "at_most": limit * per_pod if limit else 2**31 - 1}).all()
         if not free:
             return None
-        latest = sa.select(sa.func.max(launch.c.generation)).where(launch.c.cell_id == cell_id)
-        generation = (connection.execute(latest).scalar_one() or 0) + 1
-        hashed = connection.execute(sa.select(matrix.c.manifest_hash).where(matrix.c.id == matrix_id)).scalar_one()
-        new = uuid.uuid4().hex
-        connection.execute(
-            launch.insert().values(
-                id=new,
-                matrix_id=matrix_id,
-                cell_id=cell_id,
-                generation=generation,
-                job=job_name(hashed, cell_id, generation),
-                completions=-(-len(free) // per_pod),
-                state="planned",
-                deleted=False,
-                created=store.now(connection),
-            )
+        generation = (found.latest or 0) + 1
+        new = Launch(
+            id=uuid.uuid4().hex,
+            matrix_id=matrix_id,
+            manifest_hash=found.manifest_hash,
+            cell_id=cell_id,
+            case_id=found.case_id,
+            condition=found.condition,
+            generation=generation,
+            job=job_name(found.manifest_hash, cell_id, generation),
+            job_uid=None,
+            completions=-(-len(free) // per_pod),
+            state="planned",
+            reason=None,
+            deleted=False,
+            waiting=None,
+            created=store.now(connection),
+            ended=None,
         )
+        connection.execute(_NEW, {name: getattr(new, name) for name in _NEW_COLUMNS})
         connection.execute(
-            launch_trial.insert(),
+            _NEW_TRIALS,
             [
                 {
-                    "launch_id": new,
+                    "launch_id": new.id,
                     "launch_index": place // per_pod,
                     "position": place % per_pod,
                     "trial_id": row.id,
@@ -107,7 +107,7 @@ def plan(store: Store, matrix_id: int, cell_id: int, *, limit: int | None = None
                 for place, row in enumerate(free)
             ],
         )
-        return _launch(connection, new)
+        return new
 
 
 def plannable(store: Store, matrix_id: int) -> dict[int, int]:
@@ -156,14 +156,14 @@ def created(store: Store, launch_id: str, job_uid: str) -> None:
         StateError: where the launch has ended, or was created as another Job: one of that name that is not ours.
     """
     with store.transaction("launch_created") as connection:
+        if connection.execute(_CREATED, {"of_launch": launch_id, "uid": job_uid}).rowcount:
+            return
         found = _locked(connection, launch_id)
         if found.job_uid == job_uid:
             return
         if found.job_uid is not None:
             raise StateError(f"launch {launch_id} was created as Job {found.job_uid}: {job_uid} is another one")
-        if found.state == "ended":
-            raise StateError(f"launch {launch_id} has ended: Job {job_uid} runs nothing of it")
-        connection.execute(launch.update().where(launch.c.id == launch_id).values(state="created", job_uid=job_uid))
+        raise StateError(f"launch {launch_id} has ended: Job {job_uid} runs nothing of it")
 
 
 def waiting(store: Store, launch_id: str, why: str | None) -> None:
@@ -209,11 +209,7 @@ def end(store: Store, launch_id: str, reason: str | None = None) -> bool:
     with store.transaction("end_launch") as connection:
         if _locked(connection, launch_id).state == "ended":
             return False
-        connection.execute(
-            launch.update()
-            .where(launch.c.id == launch_id)
-            .values(state="ended", reason=reason, waiting=None, ended=store.now(connection))
-        )
+        connection.execute(_ENDED, {"of_launch": launch_id, "why": reason, "at": store.now(connection)})
         return True
 
 
@@ -295,6 +291,40 @@ _LAUNCHES = (
 )  # fmt: skip
 
 # Statements of the hot paths are built once: building one takes longer than running it.
+_THIS = launch.c.id == sa.bindparam("of_launch")
+_ONE = _LAUNCHES.where(_THIS)
+_LOCKED = sa.select(launch.c.state, launch.c.job_uid, launch.c.completions).where(_THIS).with_for_update()
+_CREATED = (
+    launch.update()
+    .where(_THIS, launch.c.state == "planned", launch.c.job_uid.is_(None))
+    .values(state="created", job_uid=sa.bindparam("uid"))
+)
+_ENDED = (
+    launch.update()
+    .where(_THIS)
+    .values(state="ended", reason=sa.bindparam("why"), waiting=None, ended=sa.bindparam("at"))
+)
+_PLANNED = (
+    sa.select(
+        matrix.c.manifest_hash, placement.c.trials_per_pod,
+        cell.c.state.label("cell_state"), cell.c.case_id, cell.c.condition,
+        sa.select(sa.func.max(launch.c.generation))
+        .where(launch.c.cell_id == sa.bindparam("of_cell"))
+        .scalar_subquery()
+        .label("latest"),
+    )
+    .select_from(
+        matrix.outerjoin(placement, placement.c.matrix_id == matrix.c.id).outerjoin(
+            cell, (cell.c.matrix_id == matrix.c.id) & (cell.c.id == sa.bindparam("of_cell"))
+        )
+    )
+    .where(matrix.c.id == sa.bindparam("of_matrix"))
+)  # fmt: skip
+_NEW_COLUMNS = (
+    "id", "matrix_id", "cell_id", "generation", "job", "completions", "state", "deleted", "created",
+)  # fmt: skip
+_NEW = launch.insert()
+_NEW_TRIALS = launch_trial.insert()
 _HAD = (
     sa.exists()
     .where(
@@ -314,7 +344,7 @@ _FREE = (
 
 
 def _launch(connection: sa.Connection, launch_id: str) -> Launch:
-    row = connection.execute(_LAUNCHES.where(launch.c.id == launch_id)).first()
+    row = connection.execute(_ONE, {"of_launch": launch_id}).first()
     if row is None:
         raise NotFound(f"the store has no launch {launch_id!r}")
     return _as_launch(row)
@@ -325,8 +355,7 @@ def _as_launch(row: Any) -> Launch:
 
 
 def _locked(connection: sa.Connection, launch_id: str) -> Any:
-    asked = sa.select(launch.c.state, launch.c.job_uid, launch.c.completions).where(launch.c.id == launch_id)
-    row = connection.execute(asked.with_for_update()).first()
+    row = connection.execute(_LOCKED, {"of_launch": launch_id}).first()
     if row is None:
         raise NotFound(f"the store has no launch {launch_id!r}")
     return row

@@ -59,11 +59,16 @@ def finish(store: Store, matrix_id: int) -> Literal["complete", "incomplete"]:
 
 def locked_state(connection: sa.Connection, matrix_id: int, *, shared: bool = False) -> MatrixState:
     """The matrix's state, which nobody changes until the transaction ends."""
-    asked = sa.select(matrix.c.state).where(matrix.c.id == matrix_id).with_for_update(read=shared)
-    state: MatrixState | None = connection.execute(asked).scalar_one_or_none()
+    asked = _SHARED if shared else _LOCKED
+    state: MatrixState | None = connection.execute(asked, {"of_matrix": matrix_id}).scalar_one_or_none()
     if state is None:
         raise NotFound(f"the store has no matrix {matrix_id}")
     return state
+
+
+# Built once: building one takes longer than running it.
+_STATE = sa.select(matrix.c.state).where(matrix.c.id == sa.bindparam("of_matrix"))
+_LOCKED, _SHARED = _STATE.with_for_update(), _STATE.with_for_update(read=True)
 
 
 def _move(

@@ -27,6 +27,7 @@ TransactionName = Literal[
 ]  # fmt: skip
 
 _WRITING = "cellwise_writing"
+_NOW = sa.select(sa.cast(sa.func.extract("epoch", sa.func.clock_timestamp()) * 1_000_000, sa.BigInteger))
 _KEPT_CONNECTIONS = 16
 """As many as an intake has threads: a new one costs its server a process."""
 _POSTGRESQL_WAITS: dict[str, Any] = {
@@ -144,8 +145,7 @@ class Store:
         """Microseconds since 1970: the server's clock on PostgreSQL, where runners' clocks may differ."""
         if self.is_sqlite:
             return self._clock()
-        seconds = sa.func.extract("epoch", sa.func.clock_timestamp())
-        return int(connection.execute(sa.select(sa.cast(seconds * 1_000_000, sa.BigInteger))).scalar_one())
+        return int(connection.execute(_NOW).scalar_one())
 
     def insert(self, table: sa.Table) -> sqlite.Insert | postgresql.Insert:
         """An INSERT that can say what to do where the row is there already."""

@@ -13,7 +13,7 @@ from typing import Any
 from grading.launchers import Role
 from k8s.kubeconfig import API_SECONDS, asking, configured, core_api
 from k8s.pod_logs import PodLogs
-from k8s.port_forward import IntakePods, PortForward
+from k8s.port_forward import IntakePods, NotReadyYet, PortForward
 
 AUDIENCE = "cellwise-people"
 DEFAULT_NAMESPACE = "cellwise"
@@ -21,6 +21,9 @@ DEFAULT_NAMESPACE = "cellwise"
 TOKEN_SECONDS = 600
 """The shortest life that the API server gives a token."""
 _RENEW_BEFORE_SECONDS = 120
+READY_SECONDS = 20.0
+"""How long a command waits for an intake that has pods, none of them ready."""
+_AGAIN_SECONDS = 1.0
 
 
 class Cluster:
@@ -45,7 +48,7 @@ class Cluster:
         tokens = _Tokens(self._configuration, self.namespace, role)
         tokens.now()
         intake = IntakePods(self._configuration, self.namespace)
-        intake.ready_pods()
+        _await_ready(intake)
         forward = PortForward(intake)
         try:
             yield Reached(forward, tokens)
@@ -57,6 +60,20 @@ class Cluster:
     ) -> Iterator[str]:
         """The lines of the pods of some launches, by the person's own right to read pods and their logs."""
         yield from PodLogs(self._configuration, namespace or self.namespace, follow=follow, tail=tail).lines(launches)
+
+
+def _await_ready(intake: IntakePods) -> None:
+    """Waits for a pod of an intake that is being started, or whose node is slow to say that it is ready."""
+    until = time.monotonic() + READY_SECONDS
+    while True:
+        try:
+            intake.ready_pods()
+        except NotReadyYet:
+            if time.monotonic() >= until:
+                raise
+            time.sleep(_AGAIN_SECONDS)
+        else:
+            return
 
 
 class Reached:

@@ -16,6 +16,10 @@ _CONNECT_SECONDS = 15.0
 _CHUNK = 256 * 1024
 
 
+class NotReadyYet(ClusterUnavailable):
+    """There are pods, and none of them is ready: one may be in a moment."""
+
+
 @dataclass(frozen=True, slots=True)
 class ReadyPod:
     name: str
@@ -33,6 +37,7 @@ class IntakePods:
         """Those that are ready and not about to go.
 
         Raises:
+            NotReadyYet: there are others.
             ClusterUnavailable: there is none.
         """
         namespace = self._namespace
@@ -58,7 +63,7 @@ class IntakePods:
         ready = [ReadyPod(pod.metadata.name, _port_of(pod, target)) for pod in pods if _is_ready(pod)]
         if not ready:
             states = ", ".join(f"{pod.metadata.name} {pod.status.phase}" for pod in pods) or "it has no pod"
-            raise ClusterUnavailable(
+            raise (NotReadyYet if pods else ClusterUnavailable)(
                 f"no pod of {SERVICE} in namespace {namespace} is ready ({states}): kubectl --namespace {namespace} "
                 "describe pods tells why"
             )

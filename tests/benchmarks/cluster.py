@@ -74,7 +74,7 @@ def kubectl(*arguments: str, given: str | None = None) -> str:
 def job_of_a_cell() -> dict[str, Any]:
     """The Job of a cell as the controller made it, without what the API server added."""
     with tempfile.TemporaryDirectory() as folder:
-        process = start(Path(folder), 1, 1)
+        process = start(bench_study(Path(folder), 1, 1))
         while True:
             found = json.loads(kubectl("-n", CELLS, "get", "jobs", "-o", "json"))["items"]
             if found:
@@ -85,9 +85,11 @@ def job_of_a_cell() -> dict[str, Any]:
     spec = job["spec"]
     for name in ("selector", "manualSelector", "suspend"):
         spec.pop(name, None)
-    metadata = spec["template"]["metadata"]
-    metadata["labels"] = {"app.kubernetes.io/component": "bare"}
-    metadata["annotations"] = {}
+    labels = spec["template"]["metadata"]["labels"]
+    for name in ("batch.kubernetes.io/controller-uid", "batch.kubernetes.io/job-name", "controller-uid", "job-name"):
+        labels.pop(name, None)
+    # As many as before, but the controller does not take its pods for cells.
+    labels["app.kubernetes.io/component"] = "bare"
     for container in spec["template"]["spec"]["containers"]:
         container["command"], container["args"] = ["python3", "-c", "pass"], []
     return {"apiVersion": "batch/v1", "kind": "Job", "spec": spec}
@@ -126,8 +128,9 @@ def completed(count: int) -> None:
 def cells(count: int, repetitions: int) -> tuple[float, float]:
     """Seconds until all are graded and the command has ended, and until Phoenix shows them."""
     with tempfile.TemporaryDirectory() as folder:
+        path = bench_study(Path(folder), count, repetitions)
         started = time.monotonic()
-        process = start(Path(folder), count, repetitions)
+        process = start(path)
         out, _ = process.communicate()
         graded = time.monotonic() - started
         result = json.loads(out)
@@ -146,14 +149,16 @@ def published(folder: Path, matrix_id: int) -> bool:
     return any(one["state"] == "published" for one in json.loads(done.stdout)["publications"])
 
 
-def start(folder: Path, cases: int, repetitions: int) -> "subprocess.Popen[bytes]":
+def bench_study(folder: Path, cases: int, repetitions: int) -> Path:
     from matrices import CONTROL, study
 
-    name = f"bench-{uuid.uuid4().hex[:8]}"
     more = f"trials_per_pod: {repetitions}\n" if repetitions > 1 else ""
-    path = study(folder, name, CONTROL, cases=cases, repetitions=repetitions, more=more)
+    return study(folder, f"bench-{uuid.uuid4().hex[:8]}", CONTROL, cases=cases, repetitions=repetitions, more=more)
+
+
+def start(path: Path) -> "subprocess.Popen[bytes]":
     command = [*CELLWISE, "run", str(path), "--on", "kubernetes", "--namespace", NAMESPACE, "--phoenix", "off"]
-    return subprocess.Popen([*command, "--json"], env=ENVIRONMENT, stdout=subprocess.PIPE, cwd=folder)
+    return subprocess.Popen([*command, "--json"], env=ENVIRONMENT, stdout=subprocess.PIPE, cwd=path.parent)
 
 
 def settle() -> None:

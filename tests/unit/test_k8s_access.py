@@ -194,9 +194,26 @@ def test_the_namespace_is_the_options_the_contexts_or_cellwise(api: ApiServer) -
         (SERVICE, service("people", target="none"), "the pod intake-a has no port called 'none'"),
     ],
 )  # fmt: skip
-def test_what_is_missing_is_named(api: ApiServer, path: str, answer: Any, told: str) -> None:
+def test_what_is_missing_is_named(
+    api: ApiServer, path: str, answer: Any, told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("k8s.access.READY_SECONDS", 0.0)
     api.answers[path] = answer
     assert told in unavailable(reach)
+
+
+def test_an_intake_that_is_being_started_is_waited_for(api: ApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("k8s.access._AGAIN_SECONDS", 0.01)
+    looks = iter([pods(pod("a", ready=False)), pods(pod("a", ready=False), pod("b", going=True)), pods(pod("a"))])
+    api.answers[PODS] = lambda: next(looks)
+    assert reach() == "secret-1"
+    assert next(looks, None) is None
+
+
+def test_an_intake_without_a_pod_is_not_waited_for(api: ApiServer) -> None:
+    api.answers[PODS] = pods()
+    unavailable(reach)
+    assert len([path for _, path, _, _ in api.asked if path == PODS]) == 1
 
 
 def test_configurations_that_cannot_be_used(api: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ Those of tests/cluster are one only where there is a cluster: CI runs them apart
 """
 
 import os
+import signal
 
 import pytest
 
@@ -11,6 +12,12 @@ REQUIRE_ALL = os.environ.get("CELLWISE_TEST_REQUIRE_ALL") == "1"
 CLUSTER = "CELLWISE_TEST_KUBECONFIG" in os.environ
 
 _skipped: list[str] = []
+
+
+def pytest_configure() -> None:
+    # A shell has what it runs in the background ignore Ctrl-C, and so would every process that a test starts.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:

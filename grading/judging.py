@@ -4,6 +4,7 @@ Qualification is asked before a call and after it; what is refused before it mak
 that cannot be reached, or that the budget does not admit, leaves the judgment pending: judging again tries again.
 """
 
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -207,6 +208,7 @@ class _Judging:
         self._requests: dict[str, bytes] = {}
         self._wrote = time.monotonic()
         self._outcome = Judged()
+        self._noting = threading.Lock()
         self._unreached = 0
 
     def run(self) -> Judged:
@@ -223,7 +225,7 @@ class _Judging:
                     name = sha256(request)
                     if name not in asked:
                         self._voting.prepare()
-                        asked[name] = _Asked(request, pool.submit(self._voting.on, name, request))
+                        asked[name] = _Asked(request, pool.submit(self._ask, name, request))
                     asked[name].items.append(item)
                     while len(asked) >= 2 * self._concurrency:
                         self._take_answers(asked)
@@ -276,7 +278,6 @@ class _Judging:
         for name in [name for name, one in asked.items() if one.votes in done]:
             one = asked.pop(name)
             votes = one.votes.result()
-            self._note(votes)
             for position, item in enumerate(one.items):
                 if position == 1 and isinstance(votes, list):
                     # It was asked once; to the others it is as good as from the cache.
@@ -285,8 +286,16 @@ class _Judging:
         if self._rows and time.monotonic() - self._wrote >= _GROUP_SECONDS:
             self._write()
 
+    def _ask(self, name: str, request: bytes) -> list[Vote] | Pending:
+        votes = self._voting.on(name, request)
+        with self._noting:
+            self._note(votes)
+        return votes
+
     def _note(self, votes: list[Vote] | Pending) -> None:
-        """Stops asking a judge that cannot be reached: every further try would wait as long and say the same."""
+        """Stops asking a judge that cannot be reached: every further try would wait as long and say the same.
+
+        In the thread that asked, since it takes the next request before another thread could tell it not to."""
         if isinstance(votes, list):
             self._unreached = 0
         elif votes.reason == JUDGE_UNAVAILABLE and votes is not self._voting.stopped:

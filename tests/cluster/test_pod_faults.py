@@ -3,6 +3,7 @@
 import json
 import subprocess
 import time
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -277,20 +278,35 @@ def test_a_matrix_is_paused_resumed_and_cancelled(cellwise: Cellwise, installed:
     assert "leased" not in states
 
 
-def test_logs_of_a_cell_are_shown(cellwise: Cellwise, installed: Installed, matrix_name: str) -> None:
-    """A recorder writes its line when its trial has ended; until then it is told where it runs."""
+def test_where_a_cell_runs_is_shown_before_it_has_said_anything(
+    cellwise: Cellwise, installed: Installed, matrix_name: str
+) -> None:
     sweep = Sweep(cellwise, matrix_name, SLOW % 10, cases=1)
     sweep.running_pod()
-    command = ("logs", "slow/explicit-description", "--matrix", matrix_name, "--namespace", NAMESPACE)
-    running = cellwise(*command)
+    running = cellwise(*_logs(matrix_name))
     assert running.status == 0, running.err
     assert "Job cw-" in running.err
     assert "attempt 1: running" in running.err
     assert sweep.end().status == 0
-    answer = cellwise(*command)
-    assert answer.status == 0, answer.err
-    lines = [json.loads(line) for line in answer.out.splitlines() if line.startswith("{")]
-    assert [line["outcome"] for line in lines if "trial" in line] == ["accepted"]
+
+
+def test_logs_of_a_cell_are_its_recorders_lines(cellwise: Cellwise, installed: Installed) -> None:
+    """Of several cells, since the kubelets of one machine share a folder of logs, and each clears away now and then
+    what the other one's pods wrote there."""
+    said = []
+    for _ in range(4):
+        name = f"t-{uuid.uuid4().hex[:8]}"
+        assert Sweep(cellwise, name, SLOW % 1, cases=1).end().status == 0
+        answer = cellwise(*_logs(name))
+        assert answer.status == 0, answer.err
+        lines = [json.loads(line) for line in answer.out.splitlines() if line.startswith("{")]
+        said += [line["outcome"] for line in lines if "trial" in line]
+    assert said
+    assert set(said) == {"accepted"}
+
+
+def _logs(name: str) -> tuple[str, ...]:
+    return ("logs", "slow/explicit-description", "--matrix", name, "--namespace", NAMESPACE)
 
 
 def _errors(cellwise: Cellwise, name: str) -> list[str | None]:

@@ -299,7 +299,9 @@ def test_logs_of_a_cell_are_its_recorders_lines(cellwise: Cellwise, installed: I
         assert Sweep(cellwise, name, SLOW % 1, cases=1).end().status == 0
         answer = cellwise(*_logs(name))
         assert answer.status == 0, answer.err
-        lines = [json.loads(line) for line in answer.out.splitlines() if line.startswith("{")]
+        # Each line is told with its pod and container before it.
+        texts = [line.partition("/recorder: ")[2] for line in answer.out.splitlines()]
+        lines = [json.loads(text) for text in texts if text.startswith("{")]
         said += [line["outcome"] for line in lines if "trial" in line]
     assert said
     assert set(said) == {"accepted"}

@@ -13,7 +13,7 @@ from grading.commands.progress import WATCH_SECONDS, Ended, Shown, sigterm_as_in
 from grading.commands.where import Where
 from grading.launchers import Cluster, ClusterRefused, ClusterUnavailable, NoSuchLauncher, Role, cluster
 from grading.people_client import PeopleClient, PeopleRefused, PeopleUnavailable
-from grading.people_protocol import MatrixStatus
+from grading.people_protocol import MatrixStatus, TrialCounts
 
 WATCH_PATIENCE_SECONDS = 1800.0
 """A laptop that sleeps or changes its network goes on watching afterwards."""
@@ -109,7 +109,7 @@ def follow(way: Connected, matrix_id: int, name: str) -> Ended:
                     nothing_left = nothing_left or time.monotonic()
                     if last.counts.left or time.monotonic() - nothing_left > _FINISH_SECONDS:
                         return "done"
-                time.sleep(_pause(last, first_done, time.monotonic() - started))
+                time.sleep(pause_after(last.placed, first_done, time.monotonic() - started))
     except KeyboardInterrupt:
         return "detached"
     finally:
@@ -117,10 +117,14 @@ def follow(way: Connected, matrix_id: int, name: str) -> Ended:
         client.waiting = lambda _: None
 
 
-def _pause(status: MatrixStatus, first_done: int, seconds: float) -> float:
-    """Until the next look: a tenth of what is still to come, since each look takes time from what it looks at."""
-    ran = status.placed.planned - status.placed.left - first_done
-    left = seconds / ran * status.placed.left if ran > 0 else seconds
+def pause_after(placed: TrialCounts, first_done: int, seconds: float) -> float:
+    """Seconds until the next look: a tenth of what is still to come, since each look takes time from what it looks at.
+
+    Args:
+        first_done: how many trials were done when watching began, so many seconds ago.
+    """
+    ran = placed.planned - placed.left - first_done
+    left = seconds / ran * placed.left if ran > 0 else seconds
     return min(_LONGEST_PAUSE, max(WATCH_SECONDS, left / 10))
 
 

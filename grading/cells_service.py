@@ -6,7 +6,7 @@ database, and a ledger's validation takes its time: both are done in threads.
 """
 
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Hashable
+from collections.abc import Awaitable, Callable, Hashable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -21,7 +21,8 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from grading.grading import MatrixGrading, received
+from grading.grading import MatrixGrading, Received, received
+from grading.group_commit import GroupCommit
 from grading.intake import LARGEST_LEDGER
 from grading.manifest import Manifest, trial_name
 from grading.planning import registered_manifest
@@ -34,6 +35,7 @@ from grading.store import (
     StoreError,
     claiming,
     delivering,
+    journaling,
     launching,
     losing,
     reading,
@@ -45,7 +47,6 @@ from simulator.pod_protocol import (
     LONGEST_MESSAGE,
     AssignmentRequest,
     JournalLines,
-    LedgerAnswer,
     Refusal,
     Unusable,
 )
@@ -55,6 +56,9 @@ LARGEST_JOURNAL = LARGEST_LEDGER
 LARGEST_QUESTION = 64 * 1024
 LARGEST_IN_ALL = 4 * LARGEST_LEDGER
 """Bytes of all bodies that are read or worked on at once: what comes beyond has to wait."""
+
+_LARGEST_TOGETHER = 256 * 1024
+"""Bytes of a request that is worked on together with others: a larger one would keep them waiting."""
 
 _THREADS = 8
 _AWAY_SECONDS = 2
@@ -104,7 +108,9 @@ def cells_app(store: Store, identify: Identify, *, lease_seconds: float) -> Star
     threads = anyio.CapacityLimiter(_THREADS)
     room = _Room(LARGEST_IN_ALL)
 
-    def route(path: str, largest: int, work: "_Work") -> Route:
+    def route(path: str, largest: int, work: "_Work", key: "_Key | None" = None) -> Route:
+        together = GroupCommit(work, key) if key is not None else None
+
         async def endpoint(request: Request) -> Response:
             told: dict[str, Any] = {}
             request.state.told = told
@@ -115,8 +121,13 @@ def cells_app(store: Store, identify: Identify, *, lease_seconds: float) -> Star
                     raise _Refused(401, "no pod of a cell: its token names none that runs for a launch of this store")
                 told |= {"matrix": cell.launch.matrix_id, "cell": cell.launch.cell_id, "pod": cell.pod.name}
                 with room.taken(_declared(request, largest)):
-                    body = await _body(request, largest)
-                    return await anyio.to_thread.run_sync(work, cell, request, body, told, limiter=threads)
+                    asked = _Asked(cell, request, await _body(request, largest), told)
+                    if together is not None and len(asked.body) <= _LARGEST_TOGETHER:
+                        return await together.do(asked)
+                    (answer,) = await anyio.to_thread.run_sync(work, [asked], limiter=threads)
+                    if isinstance(answer, Exception):
+                        raise answer
+                    return answer
             except _Refused as refused:
                 return _refusal(refused, told)
             except IdentityAway as error:
@@ -133,13 +144,23 @@ def cells_app(store: Store, identify: Identify, *, lease_seconds: float) -> Star
 
     return Starlette(
         routes=[
-            route("/v1/assignment", LARGEST_QUESTION, service.assignment),
-            route("/v1/journal", LARGEST_JOURNAL, service.journal),
-            route("/v1/ledger", LARGEST_LEDGER, service.ledger),
+            route("/v1/assignment", LARGEST_QUESTION, service.assignments, _index),
+            route("/v1/journal", LARGEST_JOURNAL, service.journals, _index),
+            route("/v1/ledger", LARGEST_LEDGER, service.ledgers, _index),
             route("/v1/unusable", LARGEST_QUESTION, service.unusable),
         ],
         exception_handlers={HTTPException: _unrouted},
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A request of a pod, read."""
+
+    cell: Cell
+    request: Request
+    body: bytes
+    told: dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,74 +201,149 @@ class _Cells:
         self._assignments: _Recent[str, tuple[bytes, dict[str, Any]]] = _Recent(1000)
         self._attempts: _Recent[int, _Attempt] = _Recent(10_000)
 
-    def assignment(self, cell: Cell, _: Request, body: bytes, told: "_Told") -> Response:
-        """The next trial of the pod's index."""
-        asked = _document(AssignmentRequest, body)
-        if (asked.launch, asked.index) != (cell.launch.id, cell.index):
+    def assignments(self, asked: "Sequence[_Asked]") -> "list[_Answer]":
+        """The next trial of each pod's index."""
+        found = _each(asked, self._checked)
+        return self._claimed(found)
+
+    def _checked(self, asked: "_Asked") -> "_Asked":
+        """Raises _Refused for a question that is not the pod's own, or of other software than the matrix is of."""
+        question, cell = _document(AssignmentRequest, asked.body), asked.cell
+        if (question.launch, question.index) != (cell.launch.id, cell.index):
             raise _Refused(403, f"this pod is index {cell.index} of another launch than it says")
-        self._refuse_other_software(cell, asked.software)
-        found = claiming.claim(self._store, cell.launch.id, cell.index, cell.pod, lease_seconds=self._lease_seconds)
+        self._refuse_other_software(cell, question.software)
+        return asked
+
+    def _claimed(self, checked: "Sequence[_Asked | Exception]") -> "list[_Answer]":
+        claims = iter(self._claims([one for one in checked if isinstance(one, _Asked)]))
+        return [self._claim_answer(one, next(claims)) if isinstance(one, _Asked) else one for one in checked]
+
+    def _claims(self, asked: "Sequence[_Asked]") -> "Sequence[claiming.Answer | NotFound]":
+        if not asked:
+            return []
+        asks = [claiming.Ask(one.cell.launch.id, one.cell.index, one.cell.pod) for one in asked]
+        return claiming.claim_all(self._store, asks, lease_seconds=self._lease_seconds)
+
+    def _claim_answer(self, asked: "_Asked", found: claiming.Answer | NotFound) -> "_Answer":
+        if isinstance(found, NotFound):
+            return found
         if isinstance(found, Stop):
-            told |= {"outcome": "stop", "detail": found.reason}
+            asked.told.update({"outcome": "stop", "detail": found.reason})
             return Response(status_code=204)
         if isinstance(found, Settling):
-            raise _Refused(503, "what a former pod of this index did is not settled yet", _SETTLING_SECONDS)
-        attempt = self._attempts.put(found.attempt_id, _Attempt.of(found, _holder(cell)))
-        told |= {"outcome": "assigned", "trial": attempt.trial, "attempt": attempt.id}
-        return _json(_assigned(attempt, self._assignment(found.assignment_hash)[0], more=found.more))
+            return _Refused(503, "what a former pod of this index did is not settled yet", _SETTLING_SECONDS)
+        attempt, document = self._assigned(asked.cell, found)
+        asked.told.update({"outcome": "assigned", "trial": attempt.trial, "attempt": attempt.id})
+        return _json(document)
 
-    def journal(self, cell: Cell, _: Request, body: bytes, told: "_Told") -> Response:
-        """What the pod's attempt has done so far: durable when this answers."""
-        sent = _document(JournalLines, body)
-        told["attempt"] = sent.attempt
+    def _assigned(self, cell: Cell, found: PodClaim) -> tuple[_Attempt, bytes]:
+        """The attempt, and simulator/pod_protocol.py's Assigned."""
+        attempt = self._attempts.put(found.attempt_id, _Attempt.of(found, _holder(cell)))
+        return attempt, _assigned(attempt, self._assignment(found.assignment_hash)[0], more=found.more)
+
+    def journals(self, asked: "Sequence[_Asked]") -> "list[_Answer]":
+        """What the pods' attempts have done so far: durable when this answers."""
+        found = _each(asked, self._lines)
+        told = [one for one in found if isinstance(one, journaling.Told)]
+        refused = iter(journaling.journal_all(self._store, told) if told else ())
+        return [
+            self._journal_answer(one, of, next(refused)) if isinstance(of, journaling.Told) else of
+            for one, of in zip(asked, found, strict=True)
+        ]
+
+    def _lines(self, asked: "_Asked") -> journaling.Told:
+        sent = _document(JournalLines, asked.body)
+        asked.told["attempt"] = sent.attempt
         if any(entry.attempt != sent.attempt for entry in sent.entries):
             raise _Refused(422, "entries: a line of another attempt")
-        self._own(cell, sent.attempt, told)
+        self._own(asked.cell, sent.attempt, asked.told)
         try:
-            lines = sent.lines()
+            return journaling.Told(sent.attempt, asked.cell.pod.uid, sent.first, sent.lines())
         except TypeError as error:
             raise _Refused(422, f"entries: {error}") from error
-        try:
-            claiming.journal(self._store, sent.attempt, cell.pod.uid, sent.first, lines)
-        except StateError as error:
-            raise _Refused(410, str(error)) from error
-        except StoreAway:
-            raise
-        except StoreError as error:
-            raise _Refused(409, str(error)) from error
-        told |= {"outcome": "kept", "lines": len(sent.entries)}
+
+    @staticmethod
+    def _journal_answer(asked: "_Asked", of: journaling.Told, refused: StoreError | None) -> "_Answer":
+        if isinstance(refused, StateError):
+            return _Refused(410, str(refused))
+        if refused is not None:
+            return _Refused(409, str(refused))
+        asked.told.update({"outcome": "kept", "lines": len(of.lines)})
         return Response(status_code=204)
 
-    def ledger(self, cell: Cell, request: Request, body: bytes, told: "_Told") -> Response:
-        """The ledger of the pod's attempt: validated, graded and in the store when this answers."""
-        attempt_id = _attempt_named(request)
-        told["attempt"] = attempt_id
-        of = self._own(cell, attempt_id, told)
-        _, grading = self._matrix(of.matrix_id)
+    def ledgers(self, asked: "Sequence[_Asked]") -> "list[_Answer]":
+        """The ledgers of the pods' attempts, validated, graded and in the store when this answers; for who asks for it
+        the next trial of its index."""
+        found = _each(asked, self._received)
+        outcomes = self._delivered([one for one in found if isinstance(one, _Sent)])
+        following = self._following(outcomes)
+        return [
+            _ledger_answer(one, outcomes[one], following.get(one)) if isinstance(one, _Sent) else one for one in found
+        ]
+
+    def _received(self, asked: "_Asked") -> "_Sent":
+        attempt_id = _attempt_named(asked.request)
+        asked.told["attempt"] = attempt_id
+        of = self._own(asked.cell, attempt_id, asked.told)
         found = received(
             attempt_id,
             None,
             of.case_id,
-            body,
+            asked.body,
             assignment=self._assignment(of.assignment_hash)[1],
             trial=of.trial,
             number=of.number,
         )
-        if isinstance(found, delivering.Quarantined):
-            told |= {"outcome": "quarantined", "detail": found.detail}
-            delivering.quarantine(self._store, [found])
-            return _json(LedgerAnswer(outcome="quarantined").model_dump_json().encode())
-        outcome = grading.deliver(self._store, [found])[0]
-        told["outcome"] = outcome
-        if outcome == "bad_secret" or outcome == "unknown":  # no pod's has a secret, and attempts are never removed
-            raise _Refused(403, f"attempt {attempt_id} is not this pod's")
-        return _json(LedgerAnswer(outcome=outcome).model_dump_json().encode())
+        return _Sent(asked, of.matrix_id, found, wants_next=asked.request.query_params.get("next") == "1")
 
-    def unusable(self, cell: Cell, _: Request, body: bytes, told: "_Told") -> Response:
-        """No ledger of the attempt will come: the cell fails where its agent does not load, else the trial is open."""
-        sent = _document(Unusable, body)
-        told |= {"attempt": sent.attempt, "outcome": sent.kind}
-        of = self._own(cell, sent.attempt, told)
+    def _delivered(self, sent: "list[_Sent]") -> "dict[_Sent, str]":
+        outcomes: dict[_Sent, str] = {}
+        of_matrix: dict[int, list[tuple[_Sent, Received]]] = {}
+        for one in sent:
+            if isinstance(one.found, Received):
+                of_matrix.setdefault(one.matrix_id, []).append((one, one.found))
+            else:
+                one.asked.told.update({"outcome": "quarantined", "detail": one.found.detail})
+                delivering.quarantine(self._store, [one.found])
+                outcomes[one] = "quarantined"
+        for matrix_id, pairs in of_matrix.items():
+            _, grading = self._matrix(matrix_id)
+            for (one, _), outcome in zip(
+                pairs, grading.deliver(self._store, [ledger for _, ledger in pairs]), strict=True
+            ):
+                outcomes[one] = one.asked.told["outcome"] = outcome
+        return outcomes
+
+    def _following(self, outcomes: "dict[_Sent, str]") -> "dict[_Sent, bytes]":
+        """The next trials of those pods that ask for one with a ledger. Its ledger is in the store: where there is no
+        other trial now, or none can be claimed, the pod asks again by itself."""
+        asking = {
+            (one.asked.cell.launch.id, one.asked.cell.index): one
+            for one, outcome in outcomes.items()
+            if one.wants_next and outcome in ("accepted", "repeated")
+        }
+        try:
+            claims = self._claims([one.asked for one in asking.values()])
+        except StoreError as error:
+            for one in asking.values():
+                one.asked.told["detail"] = str(error)
+            return {}
+        following = {}
+        for one, found in zip(asking.values(), claims, strict=True):
+            if isinstance(found, PodClaim):
+                attempt, following[one] = self._assigned(one.asked.cell, found)
+                one.asked.told["next"] = attempt.id
+        return following
+
+    def unusable(self, asked: "Sequence[_Asked]") -> "list[_Answer]":
+        """No ledger of an attempt will come: the cell fails where its agent does not load, else the trial is open."""
+        return _each(asked, self._unusable)
+
+    def _unusable(self, asked: "_Asked") -> Response:
+        cell = asked.cell
+        sent = _document(Unusable, asked.body)
+        asked.told.update({"attempt": sent.attempt, "outcome": sent.kind})
+        of = self._own(cell, sent.attempt, asked.told)
         held = claiming.attempt_of_pod(self._store, sent.attempt)
         if held.state not in ("leased", "running"):
             # The same again, where the answer was lost; or somebody has settled it otherwise.
@@ -282,7 +378,7 @@ class _Cells:
             of.id, of.number, of.trial, of.case_id, self._assignment(of.assignment_hash)[1], reason, begun=True
         )
         place = {"launcher": "kubernetes", "host": pod.node, "worker": pod.name}
-        journals = claiming.journals(self._store, [of.id])
+        journals = journaling.journals(self._store, [of.id])
         recovery = recover(
             [unanswered], journals, grading.grader, grading.expectation, place, isolation=manifest.isolation
         )
@@ -323,8 +419,26 @@ class _Cells:
         return found
 
 
+@dataclass(frozen=True, eq=False, slots=True)
+class _Sent:
+    """A ledger of a pod's attempt, on its way into the store."""
+
+    asked: _Asked
+    matrix_id: int
+    found: Received | delivering.Quarantined
+    wants_next: bool
+
+
 _Told = dict[str, Any]
-_Work = Callable[[Cell, Request, bytes, _Told], Response]
+_Answer = Response | Exception
+_Work = Callable[[Sequence[_Asked]], list[_Answer]]
+_Key = Callable[[_Asked], Hashable]
+
+
+def _index(asked: _Asked) -> Hashable:
+    """What two requests must differ in to be worked on together."""
+    return asked.cell.launch.id, asked.cell.index
+
 
 Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
@@ -444,6 +558,31 @@ def _assigned(attempt: _Attempt, document: bytes, *, more: bool) -> bytes:
             "more": more,
         }
     )
+
+
+Found = TypeVar("Found")
+
+
+def _each(asked: Sequence[_Asked], work: Callable[[_Asked], Found]) -> list[Found | Exception]:
+    """The same for each, none of them failing for another one; but nothing can be done while the store is away."""
+    found: list[Found | Exception] = []
+    for one in asked:
+        try:
+            found.append(work(one))
+        except StoreAway:
+            raise
+        except (_Refused, StoreError) as error:
+            found.append(error)
+    return found
+
+
+def _ledger_answer(sent: _Sent, outcome: str, following: bytes | None) -> _Answer:
+    if outcome in ("bad_secret", "unknown"):  # no pod's has a secret, and attempts are never removed
+        return _Refused(403, f"attempt {sent.asked.told['attempt']} is not this pod's")
+    answer: dict[str, Any] = {"version": 1, "outcome": outcome}
+    if following is not None:
+        answer["next"] = orjson.Fragment(following)
+    return _json(orjson.dumps(answer))
 
 
 def _json(document: bytes) -> Response:

@@ -13,7 +13,7 @@ from grading.manifest import Manifest, trial_name
 from grading.planning import registered_manifest
 from grading.projection import structural
 from grading.recovering import Recovery, Unanswered, overrun, recover
-from grading.store import Store, claiming, grades, reading
+from grading.store import Store, claiming, grades, journaling, reading
 from k8s.reasons import End
 
 _GROUP = 256
@@ -56,7 +56,7 @@ class Settler:
         """Decides an attempt of whose pod nothing more will come."""
         of = self.registered(held.matrix_id)
         # One at a time: a journal speaks of the attempt that it was sent for and of no other.
-        journals = claiming.journals(self._store, [held.attempt_id])
+        journals = journaling.journals(self._store, [held.attempt_id])
         one = Unanswered(
             held.attempt_id,
             held.number,

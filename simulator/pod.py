@@ -128,6 +128,8 @@ class Pod:
         self._hosts = hosts
         self._intake = Intake(settings.intake, settings.token_file, settings.request_seconds, settings.retry_seconds)
         self._journal = PodJournal(self._intake)
+        self._next: dict[str, Any] | None = None
+        """A trial that came with the answer to the ledger before."""
         self._recorder = Recorder(
             self._journal,
             hosts.start,
@@ -159,23 +161,23 @@ class Pod:
             self._hosts.close()
 
     def _run(self) -> tuple[int, str | None]:
-        agent: dict[str, Any] | None = None
-        while True:
-            if agent is not None:
+        assigned = self._assignment()
+        while assigned is not None:
+            ended = self._run_trial(assigned)
+            if ended is not None:
+                return ended
+            if not assigned["more"]:
+                break
+            agent = assigned["assignment"]["agent"]
+            assigned, self._next = self._next, None
+            if assigned is None:
                 try:
                     self._recorder.prepare(agent)
                 except AgentNotStartable as error:
                     # It had been there for the trial before: a fresh pod may have more luck, and no attempt is used up.
                     return AGAIN, f"the agent's container did not come back: {error}"
-            assigned = self._assignment()
-            if assigned is None:
-                return DONE, None
-            ended = self._run_trial(assigned)
-            if ended is not None:
-                return ended
-            if not assigned["more"]:
-                return DONE, None
-            agent = assigned["assignment"]["agent"]
+                assigned = self._assignment()
+        return DONE, None
 
     def _assignment(self) -> dict[str, Any] | None:
         question = {
@@ -189,7 +191,7 @@ class Pod:
             return None
         if reply.status != 200:
             raise Refused(f"/v1/assignment: {reason(reply)}")
-        return assigned_of(reply.body)
+        return assigned_of(_object(reply.body))
 
     def _run_trial(self, assigned: dict[str, Any]) -> tuple[int, str | None] | None:
         """How the pod ends, or None where it may go on."""
@@ -202,7 +204,7 @@ class Pod:
             self._check(assignment["agent"]["name"])
             lease = Lease(attempt, assigned["number"], assigned["trial"], secret="")
             document = self._recorder.run(lease, assignment, assigned["hash"])
-            outcome = self._deliver(attempt, document)
+            outcome = self._deliver(attempt, document, assigned["more"])
             self._journal.forget()
         except AgentNotStartable as error:
             outcome = "agent_not_startable"
@@ -227,11 +229,19 @@ class Pod:
                 "write image: REGISTRY/NAME@sha256:... beside it in the matrix file"
             )
 
-    def _deliver(self, attempt: int, document: bytes) -> str:
-        reply = self._intake.ask(f"/v1/ledger?attempt={attempt}", document)
+    def _deliver(self, attempt: int, document: bytes, more: bool) -> str:
+        """What became of a ledger. The next trial, where one came with the answer, is kept for its turn."""
+        # Not where the agent has a container: that one is looked at before a trial is asked for (see _run).
+        asked = "&next=1" if more and self._settings.agent_socket is None else ""
+        reply = self._intake.ask(f"/v1/ledger?attempt={attempt}{asked}", document)
         if reply.status == 410:
             return "fenced"
-        outcome = _member(reply.body, "outcome") if reply.status == 200 else None
+        if reply.status != 200:
+            return f"refused, {reason(reply)}"
+        answer = _object(reply.body)
+        if isinstance(answer.get("next"), dict):
+            self._next = assigned_of(answer["next"])
+        outcome = answer.get("outcome")
         return outcome if isinstance(outcome, str) else f"refused, {reason(reply)}"
 
     def _tell_unusable(self, attempt: int, kind: str, message: str) -> None:
@@ -244,8 +254,8 @@ class Pod:
             raise IntakeLost(f"/v1/unusable: {reason(reply)}")
 
 
-def assigned_of(body: bytes) -> dict[str, Any]:
-    """The members of simulator/pod_protocol.py's Assigned, as far as this pod acts on them.
+def assigned_of(assigned: dict[str, Any]) -> dict[str, Any]:
+    """The same, if its members are those of simulator/pod_protocol.py's Assigned, as far as this pod acts on them.
 
     The assignment was checked before it was registered; its hash shows that it is still the same.
 
@@ -253,7 +263,6 @@ def assigned_of(body: bytes) -> dict[str, Any]:
         IntakeLost: it is none.
         Refused: it is of another version.
     """
-    assigned = _object(body)
     assignment = assigned.get("assignment")
     if assigned.get("version") != 1:
         raise Refused("the assignment is of a version that this pod's image does not know: use the chart's own image")
@@ -278,10 +287,6 @@ def _object(body: bytes) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise IntakeLost("answered with no JSON object")
     return value
-
-
-def _member(body: bytes, name: str) -> Any:
-    return _object(body).get(name)
 
 
 def _text(environ: os._Environ[str] | dict[str, str], name: str) -> str:

@@ -11,7 +11,9 @@ request                           answer               what the recorder does wi
 ``POST /v1/journal``              204                  goes on; the same lines again are accepted quietly
 :class:`JournalLines`             410                  fenced: ends the agent, ends with 75
 ``POST /v1/ledger?attempt=N``     200 LedgerAnswer     ``accepted``, ``repeated``: goes on; otherwise ends with 75
-the ledger's bytes                413                  too large: ends with 75
+the ledger's bytes, and                                with ``&next=1`` runs the trial that stands in ``next``, or asks
+where there is more ``&next=1``                        for one where there is none
+..                                413                  too large: ends with 75
 ``POST /v1/unusable``             204                  ends with 78 where the agent does not load, otherwise with 75
 :class:`Unusable`
 any                               503, 429             tried again, not before ``Retry-After``
@@ -119,6 +121,8 @@ class LedgerAnswer(WireModel):
 
     version: Literal[1] = 1
     outcome: Literal["accepted", "repeated", "fenced", "conflicting", "quarantined"]
+    next: Assigned | None = None
+    """The pod's next trial, where it asked for one and there is one."""
 
 
 class Unusable(WireModel):

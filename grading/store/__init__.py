@@ -2,8 +2,9 @@
 
 :class:`Store` opens it. What may be done to it is a function for each named transaction, in the file of its concept:
 ``registering``, ``matrices``, ``owners``, ``leasing``, ``delivering``, ``losing``, ``grades``, ``judgments``,
-``reusing``, ``publishing``, ``copying``, and for clusters ``placing``, ``launching``, ``claiming`` and ``charging``;
-``reading`` and ``whereabouts`` change nothing. Every one of them is one transaction, durable when the function returns.
+``reusing``, ``publishing``, ``copying``, and for clusters ``placing``, ``launching``, ``claiming``, ``journaling`` and
+``charging``; ``reading`` and ``whereabouts`` change nothing. Every one of them is one transaction, durable when the
+function returns.
 """
 
 from grading.store.errors import NoStore, NotFound, StateError, StoreAway, StoreError

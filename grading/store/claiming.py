@@ -1,24 +1,24 @@
-"""Claiming: what a launch's pods do by their index. They claim its trials one by one, and tell what happens in each.
+"""Claiming: a launch's pods claim the trials of their index one by one.
 
-A pod holds a trial from :func:`claim` until its ledger is delivered or somebody settles it by what :func:`journals`
-tells.
+A pod holds a trial from :func:`claim` until its ledger is delivered, or somebody settles it by what its journal tells
+(grading/store/journaling.py).
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
 
-from grading.store.attempts import AMONG, batches
-from grading.store.errors import NotFound, StateError, StoreError
+from grading.store.attempts import AMONG
+from grading.store.errors import NotFound, StoreError
 from grading.store.opening import Store
 from grading.store.tables import (
     HELD,
     AttemptState,
     attempt,
     cell,
-    journal_line,
     launch,
     launch_trial,
     literal_state,
@@ -26,7 +26,6 @@ from grading.store.tables import (
     owner,
     trial,
 )
-from simulator.journal import Journals
 
 BOOT = "kubernetes"
 """What a pod has in place of a machine's boot: no process anywhere can tell by it that the pod is dead."""
@@ -106,116 +105,179 @@ class Held:
     lease_expires: int | None
 
 
-def claim(store: Store, launch_id: str, index: int, pod: Pod, *, lease_seconds: float) -> PodClaim | Stop | Settling:
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A pod that wants the next trial of its index."""
+
+    launch_id: str
+    index: int
+    pod: Pod
+
+
+Answer = PodClaim | Stop | Settling
+
+
+def claim(store: Store, launch_id: str, index: int, pod: Pod, *, lease_seconds: float) -> Answer:
     """The next trial of an index for its pod; a pod that asks again before it began is handed the same again.
 
     Raises:
         NotFound: for a launch that does not exist or has no such index.
         StoreError: for a lease of no time.
     """
+    (found,) = claim_all(store, [Ask(launch_id, index, pod)], lease_seconds=lease_seconds)
+    if isinstance(found, NotFound):
+        raise found
+    return found
+
+
+def claim_all(store: Store, asks: Sequence[Ask], *, lease_seconds: float) -> list[Answer | NotFound]:
+    """The same for several pods in one transaction, each of another index.
+
+    Raises:
+        StoreError: for a lease of no time, or an index that is asked for twice.
+    """
     if lease_seconds <= 0:
         raise StoreError(f"cannot lease a trial for {lease_seconds} seconds: it must be above zero")
+    if len({_index_of(ask) for ask in asks}) < len(asks):
+        raise StoreError("two pods of one index cannot claim in one transaction")
     with store.transaction("claim_index") as connection:
-        found = connection.execute(_LAUNCH_AND_MATRIX, {"of_launch": launch_id}).first()
-        if found is None:
-            raise NotFound(f"the store has no launch {launch_id!r}")
-        if not 0 <= index < found.completions:
-            raise NotFound(f"launch {launch_id} has no index {index}, only {found.completions}")
-        of_index = {"of_launch": launch_id, "of_index": index}
-        if not store.is_sqlite:
-            # One pod of an index at a time, and none while the index is released.
-            connection.execute(_LOCK_INDEX, of_index).all()
-        rows = connection.execute(_TRIALS_OF_INDEX, of_index).all()
-        in_index = [row for row in rows if row.attempt_state in HELD and row.trial_state == "leased"]
-        for row in in_index:
-            if (row.owner, row.launch_id, row.launch_index) == (pod.uid, launch_id, index):
+        wanted = [_Wanted(ask) for ask in asks]
+        _read_launches(connection, wanted)
+        _read_indexes(store, connection, [one for one in wanted if one.answer is None])
+        for one in wanted:
+            one.decide()
+        now = store.now(connection)
+        until = now + round(lease_seconds * 1_000_000)
+        while taking := [one for one in wanted if one.answer is None]:
+            _take(store, connection, taking, now, until)
+        return [one.answer for one in wanted if one.answer is not None]
+
+
+class _Wanted:
+    """An ask on its way to its answer."""
+
+    def __init__(self, ask: Ask) -> None:
+        self.ask = ask
+        self.answer: Answer | NotFound | None = None
+        self.launched: Any = None
+        self.rows: list[Any] = []
+        """The trials of the index, in order, each with its current attempt."""
+        self.candidates: list[Any] = []
+        """Those of them that may be taken, the next one last."""
+
+    def decide(self) -> None:
+        """Answers what can be answered without a claim."""
+        if self.answer is not None:
+            return
+        ask, launched, rows = self.ask, self.launched, self.rows
+        for row in self._held():
+            if (row.owner, row.launch_id, row.launch_index) == (ask.pod.uid, *_index_of(ask)):
                 if row.attempt_state != "leased":
                     # Its recorder was started again within the pod. What the first one did is its attempt's end.
-                    return Settling()
-                if found.matrix_state == "cancelled":
-                    return Stop("the matrix is cancelled")
-                return _pod_claim(found, row, row.attempt_id, row.attempt, _is_left(rows, row.id))
-        if found.matrix_state != "running":
-            return Stop(f"the matrix is {found.matrix_state}")
-        if found.state == "ended":
-            return Stop("the launch has ended")
-        if not rows:
-            return Stop("the index was given up")
-        if found.cell_state != "open":
-            return Stop(f"the cell is {found.cell_state}")
-        now = store.now(connection)
-        for row in rows:
-            if row.trial_state != "open":
-                continue
-            number = connection.execute(_TAKE, {"of_trial": row.id}).scalar_one_or_none()
-            if number is None:  # a runner outside of the cluster was faster
-                continue
-            _enrol(store, connection, pod, now)
-            values = {
-                "trial_id": row.id,
-                "number": number,
-                "state": "leased",
-                "owner": pod.uid,
-                "lease_expires": now + round(lease_seconds * 1_000_000),
-                "leased_at": now,
-                "after_consequential_call": False,
-                "launch_id": launch_id,
-                "launch_index": index,
-            }
-            attempt_id = connection.execute(_ATTEMPTED, values).scalar_one()
-            return _pod_claim(found, row, attempt_id, number, _is_left(rows, row.id))
-        if any(row.launch_id == launch_id and row.launch_index == index for row in in_index):
+                    self.answer = Settling()
+                elif launched.matrix_state == "cancelled":
+                    self.answer = Stop("the matrix is cancelled")
+                else:
+                    self.answer = self.claimed(row, row.attempt_id, row.attempt)
+                return
+        if launched.matrix_state != "running":
+            self.answer = Stop(f"the matrix is {launched.matrix_state}")
+        elif launched.state == "ended":
+            self.answer = Stop("the launch has ended")
+        elif not rows:
+            self.answer = Stop("the index was given up")
+        elif launched.cell_state != "open":
+            self.answer = Stop(f"the cell is {launched.cell_state}")
+        else:
+            self.candidates = [row for row in reversed(rows) if row.trial_state == "open"]
+            if not self.candidates:
+                self.answer = self.nothing_left()
+
+    def nothing_left(self) -> Stop | Settling:
+        if any((row.launch_id, row.launch_index) == _index_of(self.ask) for row in self._held()):
             return Settling()
         return Stop("every trial of the index is done, or somebody else's")
 
+    def claimed(self, row: Any, attempt_id: int, number: int) -> PodClaim:
+        launched = self.launched
+        return PodClaim(
+            attempt_id=attempt_id,
+            number=number,
+            matrix_id=launched.matrix_id,
+            manifest_hash=launched.manifest_hash,
+            cell_id=launched.cell_id,
+            case_id=launched.case_id,
+            condition=launched.condition,
+            repetition=row.repetition,
+            assignment_hash=row.assignment_hash,
+            # Beside this one there is a trial to run, or one that a former pod may give back.
+            more=any(other.id != row.id and other.trial_state in ("open", "leased") for other in self.rows),
+        )
 
-def journal(store: Store, attempt_id: int, pod_uid: str, first: int, lines: Iterable[bytes]) -> None:
-    """Keeps lines of an attempt's journal, the first of them being its line ``first``.
+    def _held(self) -> list[Any]:
+        return [row for row in self.rows if row.attempt_state in HELD and row.trial_state == "leased"]
 
-    The attempt has begun with the first lines of it. Those that are there already are accepted quietly.
 
-    Raises:
-        StateError: the attempt is not, or no longer, the pod's: what it does is in vain.
-        StoreError: a gap before these lines, or other lines than those that are there.
-    """
-    new = dict(enumerate(lines, first))
-    with store.transaction("journal_lines") as connection:
-        row = connection.execute(_JOURNALED, {"of_attempt": attempt_id}).first()
-        if row is None or row.owner != pod_uid:
-            raise StateError(f"attempt {attempt_id} is not this pod's")
-        if row.state not in HELD or row.trial_state != "leased" or row.number != row.attempt:
-            raise StateError(f"attempt {attempt_id} no longer holds its trial")
-        stored = {
-            number: bytes(line)
-            for number, line in connection.execute(_LINES, {"of_attempt": attempt_id, "from_": max(0, first - 1)})
-        }
-        if first > 0 and first - 1 not in stored:
-            raise StoreError(f"the journal of attempt {attempt_id} has no line {first - 1} before these")
-        for number, line in new.items():
-            if stored.get(number, line) != line:
-                raise StoreError(f"line {number} of the journal of attempt {attempt_id} is another one already")
-        added = [
-            {"attempt_id": attempt_id, "number": number, "line": line}
-            for number, line in new.items()
-            if number not in stored
+def _read_launches(connection: sa.Connection, wanted: list[_Wanted]) -> None:
+    ids = {one.ask.launch_id for one in wanted}
+    found = {row.id: row for row in connection.execute(_LAUNCHES, {"ids": sorted(ids)})}
+    for one in wanted:
+        one.launched = found.get(one.ask.launch_id)
+        if one.launched is None:
+            one.answer = NotFound(f"the store has no launch {one.ask.launch_id!r}")
+        elif not 0 <= one.ask.index < one.launched.completions:
+            one.answer = NotFound(
+                f"launch {one.ask.launch_id} has no index {one.ask.index}, only {one.launched.completions}"
+            )
+
+
+def _read_indexes(store: Store, connection: sa.Connection, wanted: list[_Wanted]) -> None:
+    if not wanted:
+        return
+    indexes = {"indexes": sorted(_index_of(one.ask) for one in wanted)}
+    if not store.is_sqlite:
+        # One pod of an index at a time, and none while the index is released.
+        connection.execute(_LOCK_INDEXES, indexes).all()
+    of_index: dict[tuple[str, int], list[Any]] = {_index_of(one.ask): one.rows for one in wanted}
+    for row in connection.execute(_TRIALS_OF_INDEXES, indexes):
+        of_index[row.of_launch, row.of_index].append(row)
+
+
+def _take(store: Store, connection: sa.Connection, taking: list[_Wanted], now: int, until: int) -> None:
+    """Claims the next candidate of each. Where a runner outside of the cluster was faster, it is tried with the one
+    after, or there is nothing left."""
+    rows = {one.candidates[-1].id: one for one in taking}
+    connection.execute(_LOCK_OPEN, {"ids": sorted(rows)}).all()
+    numbers = {row.id: row.attempt for row in connection.execute(_TAKE, {"ids": sorted(rows)})}
+    taken = {trial_id: one for trial_id, one in rows.items() if trial_id in numbers}
+    if taken:
+        pods = {one.ask.pod.uid: one.ask.pod.as_owner(now) for one in taken.values()}
+        connection.execute(_ENROL_SQLITE if store.is_sqlite else _ENROL_POSTGRESQL, [pods[uid] for uid in sorted(pods)])
+        values = [
+            {
+                "trial_id": trial_id,
+                "number": numbers[trial_id],
+                "state": "leased",
+                "owner": one.ask.pod.uid,
+                "lease_expires": until,
+                "leased_at": now,
+                "after_consequential_call": False,
+                "launch_id": one.ask.launch_id,
+                "launch_index": one.ask.index,
+            }
+            for trial_id, one in taken.items()
         ]
-        if added:
-            connection.execute(journal_line.insert(), added)
-        if row.state == "leased":
-            connection.execute(_BEGUN, {"of_attempt": attempt_id, "at": store.now(connection)})
+        attempts = {row.trial_id: row.id for row in connection.execute(_ATTEMPTED, values)}
+    for trial_id, one in rows.items():
+        row = one.candidates.pop()
+        if trial_id in taken:
+            one.answer = one.claimed(row, attempts[trial_id], numbers[trial_id])
+        elif not one.candidates:
+            one.answer = one.nothing_left()
 
 
-def journals(store: Store, attempt_ids: Iterable[int]) -> Journals:
-    """What pods have told of these attempts."""
-    found = Journals()
-    with store.reading() as connection:
-        for batch in batches(sorted(set(attempt_ids))):
-            of_attempt: dict[int, list[bytes]] = {}
-            for attempt_id, line in connection.execute(_JOURNALS, {"ids": batch}):
-                of_attempt.setdefault(attempt_id, []).append(bytes(line) + b"\n")
-            for attempt_id, lines in of_attempt.items():
-                found.read_lines(lines, f"journal of attempt {attempt_id}")
-    return found
+def _index_of(ask: Ask) -> tuple[str, int]:
+    return ask.launch_id, ask.index
 
 
 def held(store: Store, matrix_ids: Collection[int] | None = None) -> list[Held]:
@@ -248,26 +310,28 @@ def attempt_of_pod(store: Store, attempt_id: int) -> Held:
 
 
 # Statements of the hot paths are built once: building one takes longer than running it.
-_LAUNCH_AND_MATRIX = (
+_LAUNCHES = (
     sa.select(
-        launch.c.state, launch.c.completions, launch.c.matrix_id, launch.c.cell_id,
+        launch.c.id, launch.c.state, launch.c.completions, launch.c.matrix_id, launch.c.cell_id,
         matrix.c.state.label("matrix_state"), matrix.c.manifest_hash,
         cell.c.state.label("cell_state"), cell.c.case_id, cell.c.condition,
     )
     .join(matrix, matrix.c.id == launch.c.matrix_id)
     .join(cell, cell.c.id == launch.c.cell_id)
-    .where(launch.c.id == sa.bindparam("of_launch"))
+    .where(launch.c.id.in_(AMONG))
+    .order_by(launch.c.id)
     # Neither paused nor ended meanwhile; a cell fails under its matrix's lock.
     .with_for_update(read=True, of=[matrix, launch])
 )  # fmt: skip
-_OF_INDEX = (
-    (launch_trial.c.launch_id == sa.bindparam("of_launch"))
-    & (launch_trial.c.launch_index == sa.bindparam("of_index"))
+_OF_INDEXES = (
+    sa.tuple_(launch_trial.c.launch_id, launch_trial.c.launch_index).in_(sa.bindparam("indexes", expanding=True))
     & ~launch_trial.c.released
 )
-_LOCK_INDEX = sa.select(launch_trial.c.position).where(_OF_INDEX).order_by(launch_trial.c.position).with_for_update()
-_TRIALS_OF_INDEX = (
+_BY_PLACE = (launch_trial.c.launch_id, launch_trial.c.launch_index, launch_trial.c.position)
+_LOCK_INDEXES = sa.select(launch_trial.c.position).where(_OF_INDEXES).order_by(*_BY_PLACE).with_for_update()
+_TRIALS_OF_INDEXES = (
     sa.select(
+        launch_trial.c.launch_id.label("of_launch"), launch_trial.c.launch_index.label("of_index"),
         trial.c.id, trial.c.state.label("trial_state"), trial.c.attempt, trial.c.repetition, trial.c.assignment_hash,
         attempt.c.id.label("attempt_id"), attempt.c.state.label("attempt_state"), attempt.c.owner,
         attempt.c.launch_id, attempt.c.launch_index,
@@ -277,35 +341,26 @@ _TRIALS_OF_INDEX = (
             attempt, (attempt.c.trial_id == trial.c.id) & (attempt.c.number == trial.c.attempt)
         )
     )
-    .where(_OF_INDEX)
-    .order_by(launch_trial.c.position)
+    .where(_OF_INDEXES)
+    .order_by(*_BY_PLACE)
 )  # fmt: skip
+_IS_OPEN = trial.c.id.in_(AMONG) & (trial.c.state == "open")
+_LOCK_OPEN = sa.select(trial.c.id).where(_IS_OPEN).order_by(trial.c.id).with_for_update()
 _TAKE = (
     trial.update()
-    .where(trial.c.id == sa.bindparam("of_trial"), trial.c.state == "open")
+    .where(_IS_OPEN)
     .values(state="leased", attempt=trial.c.attempt + 1)
-    .returning(trial.c.attempt)
+    .returning(trial.c.id, trial.c.attempt)
 )
-_ATTEMPTED = attempt.insert().returning(attempt.c.id)
-_BEGUN = (
-    attempt.update()
-    .where(attempt.c.id == sa.bindparam("of_attempt"))
-    .values(state="running", started=sa.bindparam("at"))
-)
-_JOURNALED = (
-    sa.select(attempt.c.owner, attempt.c.state, attempt.c.number, trial.c.state.label("trial_state"), trial.c.attempt)
-    .join(trial, trial.c.id == attempt.c.trial_id)
-    .where(attempt.c.id == sa.bindparam("of_attempt"))
-    .with_for_update(of=[attempt, trial])
-)
-_LINES = sa.select(journal_line.c.number, journal_line.c.line).where(
-    journal_line.c.attempt_id == sa.bindparam("of_attempt"), journal_line.c.number >= sa.bindparam("from_")
-)
-_JOURNALS = (
-    sa.select(journal_line.c.attempt_id, journal_line.c.line)
-    .where(journal_line.c.attempt_id.in_(AMONG))
-    .order_by(journal_line.c.attempt_id, journal_line.c.number)
-)
+_ATTEMPTED = attempt.insert().returning(attempt.c.id, attempt.c.trial_id)
+
+
+def _enrolling(new: sqlite.Insert | postgresql.Insert) -> sa.Executable:
+    return new.on_conflict_do_update(index_elements=["id"], set_={"renewed": new.excluded.renewed})
+
+
+_ENROL_SQLITE = _enrolling(sqlite.insert(owner))
+_ENROL_POSTGRESQL = _enrolling(postgresql.insert(owner))
 _HELD = (
     sa.select(
         attempt.c.id, attempt.c.number, trial.c.id.label("trial_id"), trial.c.matrix_id, matrix.c.manifest_hash,
@@ -326,29 +381,3 @@ def _held(row: Any) -> Held:
     node, _, pod_name = row.host.rpartition("/")
     values: tuple[Any, ...] = (*row[:13], pod_name, node, row.state, row.leased_at, row.lease_expires)
     return Held(*values)
-
-
-def _enrol(store: Store, connection: sa.Connection, pod: Pod, now: int) -> None:
-    new = store.insert(owner)
-    renewing = new.on_conflict_do_update(index_elements=["id"], set_={"renewed": new.excluded.renewed})
-    connection.execute(renewing, pod.as_owner(now))
-
-
-def _pod_claim(launched: Any, of_trial: Any, attempt_id: int, number: int, more: bool) -> PodClaim:
-    return PodClaim(
-        attempt_id=attempt_id,
-        number=number,
-        matrix_id=launched.matrix_id,
-        manifest_hash=launched.manifest_hash,
-        cell_id=launched.cell_id,
-        case_id=launched.case_id,
-        condition=launched.condition,
-        repetition=of_trial.repetition,
-        assignment_hash=of_trial.assignment_hash,
-        more=more,
-    )
-
-
-def _is_left(rows: Iterable[Any], but: int) -> bool:
-    """Whether an index has a trial to run beside this one, or one that a former pod may give back."""
-    return any(row.id != but and row.trial_state in ("open", "leased") for row in rows)

@@ -15,7 +15,7 @@ from grading.manifest import resolve, trial_name
 from grading.planning import register
 from grading.projection import structural
 from grading.recovering import delivery
-from grading.store import Store, claiming, delivering, matrices, placing, reading
+from grading.store import Store, claiming, delivering, journaling, matrices, placing, reading
 from grading.store.claiming import Pod, PodClaim
 from k8s.api import Api
 from k8s.reconciling import Reconciler
@@ -183,7 +183,7 @@ class Site:
             {"attempt": claim.attempt_id, "call": call, "started": 2000 + n, "ended": 2001 + n}
             for n, call in enumerate(session.calls)
         ]
-        claiming.journal(self.store, claim.attempt_id, pod["metadata"]["uid"], 0, map(orjson.dumps, lines))
+        journaling.journal(self.store, claim.attempt_id, pod["metadata"]["uid"], 0, map(orjson.dumps, lines))
 
     def deliver(self, claim: PodClaim) -> str:
         """A valid ledger, taken in and graded as the intake does."""

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import sqlalchemy as sa
 
-from grading.store import Store, claiming, copying, judgments, launching, matrices, placing, reading
+from grading.store import Store, claiming, copying, journaling, judgments, launching, matrices, placing, reading
 from grading.store.charging import charge
 from grading.store.delivering import Delivery, Quarantined, deliver, quarantine
 from grading.store.grades import Grade, add_grades
@@ -188,7 +188,7 @@ def _on_cluster(store: Store) -> None:
                 pod = claiming.Pod(f"{launch.job}-{index}", "pod", "node")
                 found = claiming.claim(store, launch.id, index, pod, lease_seconds=60)
                 if isinstance(found, claiming.PodClaim):
-                    claiming.journal(store, found.attempt_id, pod.uid, 0, [b"begins"])
+                    journaling.journal(store, found.attempt_id, pod.uid, 0, [b"begins"])
                     _deliver_of_pod(store, found.attempt_id)
             launching.release(store, launch.id, 0)
             launching.end(store, launch.id)

@@ -12,7 +12,7 @@ from store_session import violations
 
 from grading.cells_service import LARGEST_QUESTION
 from grading.intake import LARGEST_LEDGER
-from grading.store import Store, claiming, losing, matrices, reading
+from grading.store import Store, claiming, journaling, losing, matrices, reading
 from simulator.pod_protocol import Assigned, LedgerAnswer, Refusal
 
 
@@ -212,7 +212,7 @@ def test_a_journal_that_is_repeated_out_of_order_or_changed(cluster: Cluster, cl
     assert client.journal(pod, attempt, lines[1:2], first=1).status_code == 204
     assert "another one already" in reason(client.journal(pod, attempt, lines[1:2], first=0), 409)
     assert "a line of another attempt" in reason(client.journal(pod, attempt, [{**lines[0], "attempt": 77}]), 422)
-    told = claiming.journals(cluster.store, [attempt]).attempts[attempt]
+    told = journaling.journals(cluster.store, [attempt]).attempts[attempt]
     assert told.assignment == assigned["hash"]
     assert [entry["call"] for entry in told.calls] == [line["call"] for line in lines[1:]]
     # Asked again after it began, as by a recorder that was started again, it waits to be settled.

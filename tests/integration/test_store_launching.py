@@ -13,6 +13,7 @@ from grading.store import (
     Store,
     StoreError,
     claiming,
+    journaling,
     launching,
     losing,
     matrices,
@@ -157,7 +158,7 @@ def test_a_pod_that_asks_after_it_began_waits_for_what_it_did_to_be_settled(stor
     matrix_id, cell_id = placed(store)
     launch = launched(store, matrix_id, cell_id)
     one = claimed(store, launch.id)
-    claiming.journal(store, one.attempt_id, A.uid, 0, [BEGIN % one.attempt_id])
+    journaling.journal(store, one.attempt_id, A.uid, 0, [BEGIN % one.attempt_id])
     assert claiming.held(store)[0].state == "running"
     assert claiming.claim(store, launch.id, 0, A, lease_seconds=60) == Settling()
 
@@ -215,30 +216,30 @@ def test_a_journal_is_kept_in_order_without_gaps_and_never_changed(store: Store)
     one = claimed(store, launched(store, matrix_id, cell_id).id)
     begin, call = BEGIN % one.attempt_id, CALL % one.attempt_id
     with pytest.raises(StoreError, match="no line 0 before these"):
-        claiming.journal(store, one.attempt_id, A.uid, 1, [call])
+        journaling.journal(store, one.attempt_id, A.uid, 1, [call])
     for _ in range(2):
-        claiming.journal(store, one.attempt_id, A.uid, 0, [begin, call])
-    claiming.journal(store, one.attempt_id, A.uid, 1, [call, call])
+        journaling.journal(store, one.attempt_id, A.uid, 0, [begin, call])
+    journaling.journal(store, one.attempt_id, A.uid, 1, [call, call])
     with pytest.raises(StoreError, match=r"line 1 .* is another one already"):
-        claiming.journal(store, one.attempt_id, A.uid, 1, [begin])
+        journaling.journal(store, one.attempt_id, A.uid, 1, [begin])
     with pytest.raises(StateError, match="not this pod's"):
-        claiming.journal(store, one.attempt_id, B.uid, 3, [call])
-    told = claiming.journals(store, [one.attempt_id])
+        journaling.journal(store, one.attempt_id, B.uid, 3, [call])
+    told = journaling.journals(store, [one.attempt_id])
     assert told.changed is None
     journaled = told.attempts[one.attempt_id]
     assert (journaled.assignment, journaled.started, len(journaled.calls)) == (digest("a0"), 5, 2)
     document = journaled.document()
     losing.lose(store, [losing.Lost(one.attempt_id, "pod_deleted", True, document)])
     assert reading.journal_document(store, one.attempt_id) == document
-    assert claiming.journals(store, [one.attempt_id]).attempts == {}
+    assert journaling.journals(store, [one.attempt_id]).attempts == {}
     with pytest.raises(StateError, match="no longer holds its trial"):
-        claiming.journal(store, one.attempt_id, A.uid, 3, [call])
+        journaling.journal(store, one.attempt_id, A.uid, 3, [call])
 
 
 def test_the_lines_go_once_the_ledger_is_there(store: Store) -> None:
     matrix_id, cell_id = placed(store)
     one = claimed(store, launched(store, matrix_id, cell_id).id)
-    claiming.journal(store, one.attempt_id, A.uid, 0, [BEGIN % one.attempt_id])
+    journaling.journal(store, one.attempt_id, A.uid, 0, [BEGIN % one.attempt_id])
     assert deliver(store, [ledger(one.attempt_id)]) == ["accepted"]
     with store.reading() as connection:
         assert connection.execute(sa.text("SELECT count(*) FROM journal_line")).scalar_one() == 0

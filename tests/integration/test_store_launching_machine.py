@@ -11,7 +11,18 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, multiple, rule
 from store_session import GRADERS, digest, passed, running_matrix, violations
 
-from grading.store import StateError, Store, StoreError, claiming, launching, losing, matrices, placing, reading
+from grading.store import (
+    StateError,
+    Store,
+    StoreError,
+    claiming,
+    journaling,
+    launching,
+    losing,
+    matrices,
+    placing,
+    reading,
+)
 from grading.store.claiming import Pod, PodClaim, Settling, Stop
 from grading.store.delivering import Delivery, Quarantined, deliver, quarantine
 
@@ -86,7 +97,7 @@ class LaunchingMachine(RuleBasedStateMachine):
         sent = [b"line %d" % number for number in range(first, first + lines)]
         holds = claim.attempt_id in {held.attempt_id for held in claiming.held(self.store)}
         try:
-            claiming.journal(self.store, claim.attempt_id, pod.uid, first, sent)
+            journaling.journal(self.store, claim.attempt_id, pod.uid, first, sent)
         except StateError:
             assert not holds
         except StoreError:

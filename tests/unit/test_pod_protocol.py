@@ -33,17 +33,16 @@ def test_another_version_and_further_members_are_refused(model: Any, change: dic
 
 def test_the_pod_reads_what_the_intake_writes() -> None:
     document = GOLDEN["Assigned"]
-    assert assigned_of(Assigned.model_validate_json(orjson.dumps(document)).model_dump_json().encode()) == document
+    assert assigned_of(orjson.loads(Assigned.model_validate_json(orjson.dumps(document)).model_dump_json())) == document
     with pytest.raises(Refused, match="of a version that this pod's image does not know"):
-        assigned_of(orjson.dumps(document | {"version": 2}))
-    for body in (b"", b"[]", b"{", orjson.dumps(document)[:-1]):
-        with pytest.raises(IntakeLost, match="no JSON object"):
-            assigned_of(body)
+        assigned_of(document | {"version": 2})
+    with pytest.raises(IntakeLost, match="malformed: number"):
+        assigned_of({name: value for name, value in document.items() if name != "number"})
     with pytest.raises(IntakeLost, match="not the one that its hash names"):
-        assigned_of(orjson.dumps(document | {"hash": "sha256:" + "1" * 64}))
+        assigned_of(document | {"hash": "sha256:" + "1" * 64})
     changed = document["assignment"] | {"replies": ["Another."]}
     with pytest.raises(IntakeLost, match="not the one that its hash names"):
-        assigned_of(orjson.dumps(document | {"assignment": changed}))
+        assigned_of(document | {"assignment": changed})
 
 
 def test_lines_are_those_of_a_journal_on_disk() -> None:

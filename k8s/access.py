@@ -9,9 +9,10 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
+from urllib.parse import quote
 
 from grading.launchers import Role
-from k8s.kubeconfig import API_SECONDS, asking, configured, core_api
+from k8s.kubeconfig import api_of, asking, configured
 from k8s.pod_logs import PodLogs
 from k8s.port_forward import IntakePods, NotReadyYet, PortForward
 
@@ -113,12 +114,12 @@ class _Tokens:
             return self._token
 
     def _request(self) -> None:
-        from kubernetes import client
-
         account, namespace = self._account, self._namespace
-        wanted = client.AuthenticationV1TokenRequest(
-            spec=client.V1TokenRequestSpec(audiences=[AUDIENCE], expiration_seconds=TOKEN_SECONDS)
-        )
+        wanted = {
+            "apiVersion": "authentication.k8s.io/v1",
+            "kind": "TokenRequest",
+            "spec": {"audiences": [AUDIENCE], "expirationSeconds": TOKEN_SECONDS},
+        }
         with asking(
             f"request a token of {account}",
             missing=f"there is no ServiceAccount {account} in namespace {namespace}: install Cellwise there, or name "
@@ -126,10 +127,9 @@ class _Tokens:
             forbidden=f"you may not request a token of ServiceAccount {account} in namespace {namespace}: ask for the "
             f"Role {account} there (verb create on serviceaccounts/token, resourceNames [{account}])",
         ):
-            given = core_api(self._configuration).create_namespaced_service_account_token(
-                account, namespace, wanted, _request_timeout=API_SECONDS
-            )
-        self._token = given.status.token
+            path = f"/api/v1/namespaces/{quote(namespace, safe='')}/serviceaccounts/{account}/token"
+            given = api_of(self._configuration).create(path, wanted)
+        self._token = given["status"]["token"]
         # By the time given, not by this machine's clock, which may be another one than the cluster's.
-        seconds = given.spec.expiration_seconds or TOKEN_SECONDS
+        seconds = given["spec"].get("expirationSeconds") or TOKEN_SECONDS
         self._until = time.monotonic() + max(seconds - _RENEW_BEFORE_SECONDS, seconds / 2)

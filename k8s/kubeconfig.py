@@ -7,9 +7,12 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from grading.launchers import ClusterRefused, ClusterUnavailable
+
+if TYPE_CHECKING:
+    from k8s.api import Api
 
 API_SECONDS = 20
 """The limit of one question to the API server."""
@@ -50,8 +53,15 @@ def configured(context: str | None) -> tuple[Any, str, str | None]:
     return configuration, wanted, named[wanted].value.get("namespace")
 
 
+def api_of(configuration: Any) -> "Api":
+    """What asks for documents: the client's models of all that Kubernetes knows take longer to load than to answer."""
+    from k8s.api import Api
+
+    return Api(configuration, patience_seconds=0)
+
+
 def core_api(configuration: Any) -> Any:
-    """An API object of its own: the client's port-forward changes its ApiClient for as long as it connects."""
+    """An API object of its own, for what is no document."""
     from kubernetes import client
 
     return client.CoreV1Api(client.ApiClient(configuration))
@@ -63,19 +73,29 @@ def asking(what: str, *, missing: str, forbidden: str) -> Iterator[None]:
     from kubernetes.client.exceptions import ApiException
     from urllib3.exceptions import HTTPError
 
+    from k8s.api import ApiError
+
     try:
         yield
+    except ApiError as error:
+        if not error.status:
+            raise ClusterUnavailable(f"the API server cannot be reached to {what}: {first_line(error)}") from error
+        raise _refused(what, error.status, error.reason, missing=missing, forbidden=forbidden) from error
     except ApiException as error:
-        refusals = {
-            401: "the cluster does not know who you are: log in again, or mend the context's user",
-            403: forbidden,
-            404: missing,
-        }
-        if error.status in refusals:
-            raise ClusterRefused(refusals[error.status]) from error
-        raise ClusterUnavailable(f"{what}: the API server answers {error.status} {error.reason}") from error
+        raise _refused(what, error.status, error.reason, missing=missing, forbidden=forbidden) from error
     except (HTTPError, OSError) as error:
         raise ClusterUnavailable(f"the API server cannot be reached to {what}: {first_line(error)}") from error
+
+
+def _refused(what: str, status: int, reason: str, *, missing: str, forbidden: str) -> ClusterUnavailable:
+    refusals = {
+        401: "the cluster does not know who you are: log in again, or mend the context's user",
+        403: forbidden,
+        404: missing,
+    }
+    if status in refusals:
+        return ClusterRefused(refusals[status])
+    return ClusterUnavailable(f"{what}: the API server answers {status} {reason}")
 
 
 def first_line(error: object) -> str:

@@ -5,10 +5,14 @@ import socket
 import threading
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 from grading.launchers import ClusterUnavailable
-from k8s.kubeconfig import API_SECONDS, asking, core_api, first_line
+from k8s.kubeconfig import api_of, asking, first_line
+
+if TYPE_CHECKING:
+    from k8s.api import Document
 
 SERVICE = "cellwise-intake"
 PEOPLE_PORT = "people"
@@ -41,7 +45,7 @@ class IntakePods:
             ClusterUnavailable: there is none.
         """
         namespace = self._namespace
-        api = core_api(self._configuration)
+        api, path = api_of(self._configuration), f"/api/v1/namespaces/{quote(namespace, safe='')}"
         with asking(
             f"read the Service {SERVICE}",
             missing=f"there is no Service {SERVICE} in namespace {namespace}: install Cellwise there, or name its "
@@ -49,20 +53,22 @@ class IntakePods:
             forbidden=f"you may not read the Service {SERVICE} in namespace {namespace}: ask for the Role "
             "cellwise-viewer there",
         ):
-            service = api.read_namespaced_service(SERVICE, namespace, _request_timeout=API_SECONDS)
-        target = next((one.target_port or one.port for one in service.spec.ports if one.name == PEOPLE_PORT), None)
+            service = api.get(f"{path}/services/{SERVICE}")["spec"]
+        ports = service.get("ports") or ()
+        target = next((one.get("targetPort") or one["port"] for one in ports if one.get("name") == PEOPLE_PORT), None)
         if target is None:
             raise ClusterUnavailable(f"the Service {SERVICE} in namespace {namespace} has no port '{PEOPLE_PORT}'")
-        selector = ",".join(f"{name}={value}" for name, value in sorted((service.spec.selector or {}).items()))
+        selector = ",".join(f"{name}={value}" for name, value in sorted((service.get("selector") or {}).items()))
         with asking(
             "list the intake's pods",
             missing=f"there is no namespace {namespace}",
             forbidden=f"you may not list pods in namespace {namespace}: ask for the Role cellwise-viewer there",
         ):
-            pods = api.list_namespaced_pod(namespace, label_selector=selector, _request_timeout=API_SECONDS).items
-        ready = [ReadyPod(pod.metadata.name, _port_of(pod, target)) for pod in pods if _is_ready(pod)]
+            pods = api.get(f"{path}/pods", [("labelSelector", selector)]).get("items") or ()
+        ready = [ReadyPod(pod["metadata"]["name"], _port_of(pod, target)) for pod in pods if _is_ready(pod)]
         if not ready:
-            states = ", ".join(f"{pod.metadata.name} {pod.status.phase}" for pod in pods) or "it has no pod"
+            phases = [f"{pod['metadata']['name']} {(pod.get('status') or {}).get('phase')}" for pod in pods]
+            states = ", ".join(phases) or "it has no pod"
             raise (NotReadyYet if pods else ClusterUnavailable)(
                 f"no pod of {SERVICE} in namespace {namespace} is ready ({states}): kubectl --namespace {namespace} "
                 "describe pods tells why"
@@ -79,27 +85,48 @@ class IntakePods:
             forbidden=f"you may not forward a port in namespace {self._namespace}: ask for the Role cellwise-viewer "
             "there (verb create on pods/portforward)",
         ):
-            api = core_api(self._configuration)
-            return portforward(
-                api.connect_get_namespaced_pod_portforward, pod.name, self._namespace, ports=str(pod.port)
-            )
+            return portforward(_Forwarding(self._configuration).to, pod.name, self._namespace, pod.port)
 
 
-def _is_ready(pod: Any) -> bool:
-    conditions = pod.status.conditions or []
-    return pod.metadata.deletion_timestamp is None and any(
-        one.type == "Ready" and one.status == "True" for one in conditions
+class _Forwarding:
+    """The request that the client's ``portforward`` carries over a WebSocket, as the client's generated method makes it.
+
+    That one comes with a module that takes more than a second to load.
+
+    An ApiClient of its own: the client changes it for as long as it connects.
+    """
+
+    def __init__(self, configuration: Any) -> None:
+        from kubernetes import client
+
+        self.api_client = client.ApiClient(configuration)
+
+    def to(self, name: str, namespace: str, port: int) -> Any:
+        method, url, headers, body, post = self.api_client.param_serialize(
+            method="GET",
+            resource_path="/api/v1/namespaces/{namespace}/pods/{name}/portforward",
+            path_params={"name": name, "namespace": namespace},
+            query_params=[("ports", str(port))],
+            auth_settings=["BearerToken"],
+        )
+        return self.api_client.call_api(method, url, header_params=headers, body=body, post_params=post).response
+
+
+def _is_ready(pod: "Document") -> bool:
+    conditions = (pod.get("status") or {}).get("conditions") or ()
+    return "deletionTimestamp" not in pod["metadata"] and any(
+        one["type"] == "Ready" and one["status"] == "True" for one in conditions
     )
 
 
-def _port_of(pod: Any, target: Any) -> int:
+def _port_of(pod: "Document", target: Any) -> int:
     """The number behind a Service's target port, which may be the name of a container's."""
     if isinstance(target, int) or str(target).isdigit():
         return int(target)
-    ports = [port for container in pod.spec.containers for port in container.ports or []]
-    found = next((port.container_port for port in ports if port.name == target), None)
+    ports = [port for container in pod["spec"]["containers"] for port in container.get("ports") or ()]
+    found = next((port["containerPort"] for port in ports if port.get("name") == target), None)
     if found is None:
-        raise ClusterUnavailable(f"the pod {pod.metadata.name} has no port called '{target}'")
+        raise ClusterUnavailable(f"the pod {pod['metadata']['name']} has no port called '{target}'")
     return int(found)
 
 
@@ -136,6 +163,7 @@ class PortForward:
 
     def _serve(self, connection: socket.socket) -> None:
         with connection:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             try:
                 forward, carried = self._connected()
             except ClusterUnavailable as error:

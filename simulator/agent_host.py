@@ -18,7 +18,6 @@ import resource
 import signal
 import socket
 import sys
-import traceback
 from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
 from functools import cache
@@ -44,7 +43,7 @@ def main() -> None:
         for name in sys.argv[1:]:
             preload(name)
     except BaseException as error:
-        traceback.print_exc()
+        _print_traceback()
         host.tell({"unusable": f"{type(error).__name__}: {error}"[:2000]})
         return
     # From here on the closing socket ends this process, which must live to end what the agent leaves behind.
@@ -164,7 +163,7 @@ class Host:
             serve_trials(Connection(connection), reuse=run["reuse"])
             status = 0
         except BaseException:
-            traceback.print_exc()
+            _print_traceback()
         finally:
             _flush()
             os._exit(status)
@@ -225,8 +224,13 @@ def _answer(opening: dict[str, Any], connection: Connection) -> str:
     except ProviderUnavailable:
         return json.dumps({"failed": "ProviderUnavailable", "provider": True})
     except Exception as error:
-        traceback.print_exc()
+        _print_traceback()
         return json.dumps({"failed": type(error).__name__})
+
+
+def _print_traceback() -> None:
+    """What the traceback module would print, which is not loaded for it: here memory may have run out."""
+    sys.__excepthook__(*sys.exc_info())
 
 
 def _flush() -> None:

@@ -4,7 +4,6 @@ Every answer is given within a time limit, every request may be given twice: the
 The wire format is simulator/pod_protocol.py.
 """
 
-import http.client
 import os
 import signal
 import time
@@ -15,6 +14,8 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 import orjson
+
+from simulator.pod_connection import Broken, Closed, Connection
 
 _LATER = frozenset({401, 408, 425, 429, 500, 502, 503, 504})
 """Answers after which the same may go well: 401 too, since a token runs out and is renewed on disk."""
@@ -62,8 +63,8 @@ class Intake:
 
     def __init__(self, url: str, token_file: Path, request_seconds: float, retry_seconds: float) -> None:
         parts = urlsplit(url)
-        kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-        self._connection = kind(parts.hostname or "", parts.port, timeout=request_seconds)
+        tls = parts.scheme == "https"
+        self._connection = Connection(parts.hostname or "", parts.port or (443 if tls else 80), tls=tls)
         self._path = parts.path.rstrip("/")
         self._token_file = token_file
         self._request_seconds = request_seconds
@@ -97,12 +98,12 @@ class Intake:
         had_been_open = self._open
         try:
             return self._posted(path, body, seconds or self._request_seconds)
-        except _Closed as error:
+        except Closed as error:
             if not had_been_open:
                 raise Away(str(error)) from error
         try:
             return self._posted(path, body, seconds or self._request_seconds)
-        except _Closed as error:
+        except Closed as error:
             raise Away(str(error)) from error
 
     def _posted(self, path: str, body: bytes, seconds: float) -> Reply:
@@ -114,33 +115,30 @@ class Intake:
         self._open = False
         try:
             with _within(seconds):
-                self._connection.request("POST", self._path + path, body, headers)
-                response = self._connection.getresponse()
-                answer = response.read()
+                answer = self._connection.post(self._path + path, headers, body)
         except _OutOfTime as error:
             self._connection.close()
             raise Away(f"no answer within {seconds:g} s") from error
-        except (ConnectionResetError, BrokenPipeError, http.client.RemoteDisconnected) as error:
+        except Broken as error:
             self._connection.close()
-            raise _Closed(type(error).__name__) from error
-        except (OSError, http.client.HTTPException) as error:
+            raise Away(str(error)) from error
+        except OSError as error:
             self._connection.close()
-            raise Away(f"{type(error).__name__}: {getattr(error, 'strerror', None) or 'no whole answer'}") from error
+            raise Away(f"{type(error).__name__}: {error.strerror or 'no whole answer'}") from error
         except BaseException:
             self._connection.close()
             raise
-        self._open = not response.will_close
-        if response.status in _LATER:
-            raise Away(_told(response.status, answer), _seconds(response.getheader("Retry-After")))
-        return Reply(response.status, answer)
-
-
-class _Closed(Exception):  # noqa: N818 - reads as what happened
-    """The other side closed the connection before it answered."""
+        self._open = answer.reusable
+        if not answer.reusable:
+            self._connection.close()
+        if answer.status in _LATER:
+            after = answer.headers.get(b"retry-after", b"").decode("latin-1")
+            raise Away(_told(answer.status, answer.body), _seconds(after))
+        return Reply(answer.status, answer.body)
 
 
 class _OutOfTime(BaseException):
-    """Raised by the alarm; no OSError, which http.client would swallow where it tries several addresses."""
+    """Raised by the alarm; no OSError, which the socket module would swallow where it tries several addresses."""
 
 
 @contextmanager
@@ -177,10 +175,8 @@ def _told(status: int, body: bytes) -> str:
     return f"answered {status}: {str(told)[:_LONGEST_REASON]}"
 
 
-def _seconds(retry_after: str | None) -> float:
+def _seconds(retry_after: str) -> float:
     """A Retry-After header, in seconds or as a date; 0 where there is none."""
-    if retry_after is None:
-        return 0.0
     if retry_after.strip().isdecimal():
         return float(retry_after)
     from email.utils import parsedate_to_datetime

@@ -1,6 +1,8 @@
 """Which source files an agent, a grader or the simulator is made of, and one hash over them."""
 
+import os
 from collections.abc import Iterable
+from fnmatch import fnmatchcase
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,15 +17,18 @@ _SKIPPED_FOLDERS = frozenset({"__pycache__", "node_modules"})
 def files_below(folder: Path, pattern: str = "*") -> list[Path]:
     """Every file below a folder but hidden ones, compiled ones and what lies in virtual environments."""
     found = []
-    for path in sorted(folder.rglob(pattern)):
-        inside = path.relative_to(folder).parts
-        if any(part.startswith(".") or part in _SKIPPED_FOLDERS for part in inside) or path.suffix == ".pyc":
-            continue
-        if any((folder.joinpath(*inside[:depth]) / "pyvenv.cfg").exists() for depth in range(1, len(inside))):
-            continue
-        if path.is_file():
-            found.append(path)
-    return found
+    for inside, folders, names in os.walk(folder):
+        folders[:] = [
+            one
+            for one in folders
+            if not one.startswith(".") and one not in _SKIPPED_FOLDERS and not Path(inside, one, "pyvenv.cfg").exists()
+        ]
+        for name in names:
+            if not name.startswith(".") and not name.endswith(".pyc") and fnmatchcase(name, pattern):
+                path = Path(inside, name)
+                if path.is_file():
+                    found.append(path)
+    return sorted(found)
 
 
 def files_hash(root: Path, files: Iterable[Path]) -> str:

@@ -21,6 +21,8 @@ PUBLISH_SECONDS = 120.0
 """How long a finished matrix is waited for until the cluster's publisher has shown it."""
 _LONGEST_PAUSE = 10.0
 _FINISH_SECONDS = 20.0
+_FINISHING_SECONDS = 0.2
+"""Between two looks while nothing runs any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +111,8 @@ def follow(way: Connected, matrix_id: int, name: str) -> Ended:
                     nothing_left = nothing_left or time.monotonic()
                     if last.counts.left or time.monotonic() - nothing_left > _FINISH_SECONDS:
                         return "done"
+                    time.sleep(_FINISHING_SECONDS)
+                    continue
                 time.sleep(pause_after(last.placed, first_done, time.monotonic() - started))
     except KeyboardInterrupt:
         return "detached"

@@ -89,7 +89,7 @@ class IntakePods:
 
 
 class _Forwarding:
-    """The request that the client's ``portforward`` carries over a WebSocket, as the client's generated method makes it.
+    """The request that the client's ``portforward`` carries over a WebSocket, as its generated method does.
 
     That one comes with a module that takes more than a second to load.
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import anyio
 import anyio.to_thread
+import orjson
 import structlog
 import uvicorn
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -44,7 +45,9 @@ _READY_SECONDS = 1.0
 _CHECK_SECONDS = 3.0
 _REOPEN_SECONDS = 2.0
 
-log = structlog.stdlib.get_logger("cellwise.intake")
+_NAME = "cellwise.intake"
+
+log = structlog.stdlib.get_logger(_NAME)
 
 
 class Metrics:
@@ -129,6 +132,7 @@ class Telling:
         self._app = app
         self._port = port
         self._metrics = metrics
+        self._log = _log_of_requests()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -161,11 +165,25 @@ class Telling:
         if "denied" in state:
             line["denied"] = state["denied"]
         if status >= 500 and status != 503:
-            log.error("request", **line)
+            self._log.error("request", **line)
         elif status >= 400:
-            log.warning("request", **line)
+            self._log.warning("request", **line)
         else:
-            log.info("request", **line)
+            self._log.info("request", **line)
+
+
+def _log_of_requests() -> Any:
+    """Lines as :func:`log_as_json` has them, past the standard library's logging: there are two for each trial."""
+    of_requests = structlog.wrap_logger(
+        structlog.BytesLogger(sys.stdout.buffer),
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True, key="time"),
+            structlog.processors.JSONRenderer(serializer=orjson.dumps),
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
+    )
+    return of_requests.bind(logger=_NAME)
 
 
 def route_of(path: str) -> str:

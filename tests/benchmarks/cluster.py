@@ -5,7 +5,7 @@
 The chart is installed already, in namespaces cellwise and cellwise-cells. The bare Jobs are all created at once, the
 cells' as many at a time as the chart's controller.jobsInFlight says. A bare Job is a cell's Job as the controller made
 it, with only the recorder's command replaced by ``python3 -c pass``. With more repetitions they run in one pod
-(trials_per_pod). Cells are timed from the command's start until all of them are graded and the command has ended; when
+(trials_per_pod), by an agent whose process is reused; --fresh has a process for each. Cells are timed from the command's start until all of them are graded and the command has ended; when
 Phoenix shows them is told beside it. Nothing here asserts a time.
 """
 
@@ -27,7 +27,9 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests/cluster"))
 NAMESPACE, CELLS = "cellwise", "cellwise-cells"
 CELLWISE = (sys.executable, "-m", "grading.command_line")
-ENVIRONMENT = {**os.environ, "KUBECONFIG": os.environ["CELLWISE_TEST_KUBECONFIG"], "PYTHONPATH": str(ROOT)}
+# A user's Python keeps its bytecode.
+KEPT = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+ENVIRONMENT = {**KEPT, "KUBECONFIG": os.environ["CELLWISE_TEST_KUBECONFIG"], "PYTHONPATH": str(ROOT)}
 
 
 def main() -> None:
@@ -35,6 +37,7 @@ def main() -> None:
     parser.add_argument("--cells", type=int, default=200)
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--repetitions", type=int, default=1)
+    parser.add_argument("--fresh", action="store_true", help="a fresh process of the agent for each repetition")
     parser.add_argument("--unpublished", action="store_true", help="do not wait for Phoenix: its publisher is stopped")
     arguments = parser.parse_args()
     template = job_of_a_cell()
@@ -45,7 +48,9 @@ def main() -> None:
         print(f"bare: {took['bare'][-1]:.1f} s", flush=True)
         tell_requests(before, arguments.cells)
         before = requests()
-        graded, shown = cells(arguments.cells, arguments.repetitions, wait=not arguments.unpublished)
+        graded, shown = cells(
+            arguments.cells, arguments.repetitions, fresh=arguments.fresh, wait=not arguments.unpublished
+        )
         took["cellwise"].append(graded)
         took["shown"].append(shown)
         print(f"cellwise: {graded:.1f} s, {shown:.1f} s until Phoenix shows all", flush=True)
@@ -75,7 +80,7 @@ def kubectl(*arguments: str, given: str | None = None) -> str:
 def job_of_a_cell() -> dict[str, Any]:
     """The Job of a cell as the controller made it, without what the API server added."""
     with tempfile.TemporaryDirectory() as folder:
-        process = start(bench_study(Path(folder), 1, 1))
+        process = start(bench_study(Path(folder), 1, 1, fresh=True))
         while True:
             found = json.loads(kubectl("-n", CELLS, "get", "jobs", "-o", "json"))["items"]
             if found:
@@ -126,10 +131,10 @@ def completed(count: int) -> None:
                 watch.kill()
 
 
-def cells(count: int, repetitions: int, *, wait: bool) -> tuple[float, float]:
+def cells(count: int, repetitions: int, *, fresh: bool, wait: bool) -> tuple[float, float]:
     """Seconds until all are graded and the command has ended, and until Phoenix shows them where one waits for that."""
     with tempfile.TemporaryDirectory() as folder:
-        path = bench_study(Path(folder), count, repetitions)
+        path = bench_study(Path(folder), count, repetitions, fresh=fresh)
         started = time.monotonic()
         process = start(path)
         out, _ = process.communicate()
@@ -150,11 +155,13 @@ def published(folder: Path, matrix_id: int) -> bool:
     return any(one["state"] == "published" for one in json.loads(done.stdout)["publications"])
 
 
-def bench_study(folder: Path, cases: int, repetitions: int) -> Path:
-    from matrices import CONTROL, study
+def bench_study(folder: Path, cases: int, repetitions: int, *, fresh: bool) -> Path:
+    from matrices import study
 
     more = f"trials_per_pod: {repetitions}\n" if repetitions > 1 else ""
-    return study(folder, f"bench-{uuid.uuid4().hex[:8]}", CONTROL, cases=cases, repetitions=repetitions, more=more)
+    reuse = "true" if repetitions > 1 and not fresh else "false"
+    condition = f"{{name: control, agent: descriptive-control, reuse: {reuse}}}"
+    return study(folder, f"bench-{uuid.uuid4().hex[:8]}", condition, cases=cases, repetitions=repetitions, more=more)
 
 
 def start(path: Path) -> "subprocess.Popen[bytes]":

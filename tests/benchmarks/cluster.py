@@ -5,8 +5,9 @@
 The chart is installed already, in namespaces cellwise and cellwise-cells. The bare Jobs are all created at once, the
 cells' as many at a time as the chart's controller.jobsInFlight says. A bare Job is a cell's Job as the controller made
 it, with only the recorder's command replaced by ``python3 -c pass``. With more repetitions they run in one pod
-(trials_per_pod), by an agent whose process is reused; --fresh has a process for each. Cells are timed from the command's start until all of them are graded and the command has ended; when
-Phoenix shows them is told beside it. Nothing here asserts a time.
+(trials_per_pod), by an agent whose process is reused; --fresh has a process for each. Cells are timed from the
+command's start until all of them are graded and the command has ended; when Phoenix shows them is told beside it.
+Nothing here asserts a time.
 """
 
 import argparse

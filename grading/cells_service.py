@@ -302,16 +302,19 @@ class _Cells:
         for one in sent:
             if isinstance(one.found, Received):
                 of_matrix.setdefault(one.matrix_id, []).append((one, one.found))
-            else:
-                one.asked.told.update({"outcome": "quarantined", "detail": one.found.detail})
-                delivering.quarantine(self._store, [one.found])
-                outcomes[one] = "quarantined"
         for matrix_id, pairs in of_matrix.items():
             _, grading = self._matrix(matrix_id)
             for (one, _), outcome in zip(
                 pairs, grading.deliver(self._store, [ledger for _, ledger in pairs]), strict=True
             ):
                 outcomes[one] = one.asked.told["outcome"] = outcome
+        # Last: a group that fails is repeated, and what is quarantined twice is two incidents.
+        none = [(one, one.found) for one in sent if isinstance(one.found, delivering.Quarantined)]
+        if none:
+            delivering.quarantine(self._store, [found for _, found in none])
+        for one, found in none:
+            outcomes[one] = "quarantined"
+            one.asked.told.update({"outcome": "quarantined", "detail": found.detail})
         return outcomes
 
     def _following(self, outcomes: "dict[_Sent, str]") -> "dict[_Sent, bytes]":

@@ -70,7 +70,8 @@ class GroupCommit(Generic[Item, Result]):
             for one, result in zip(group, results, strict=False):
                 one.result = result
             for one in group:
-                one.result = one.result or RuntimeError("its group was not done")
+                if one.result is None:
+                    one.result = RuntimeError("its group was not done")
                 one.turn.set()
             self._hand_over()
 

@@ -114,8 +114,8 @@ class Client:
         sent = {"version": 1, "attempt": attempt, "first": first, "entries": entries}
         return self.post("/v1/journal", token, orjson.dumps(sent))
 
-    def deliver(self, token: str, attempt: int, document: bytes) -> httpx.Response:
-        return self.post(f"/v1/ledger?attempt={attempt}", token, document)
+    def deliver(self, token: str, attempt: int, document: bytes, *, asked: str = "") -> httpx.Response:
+        return self.post(f"/v1/ledger?attempt={attempt}{asked}", token, document)
 
     def unusable(self, token: str, attempt: int, kind: str, message: str = "") -> httpx.Response:
         sent = {"version": 1, "attempt": attempt, "kind": kind, "message": message}

@@ -45,6 +45,10 @@ class Intake:
         self.requests: list[tuple[float, str]] = []
         self.faults: dict[str, list[Fault | None]] = {}
         self.outcome = "accepted"
+        self.answers_next = False
+        """Whether a ledger is answered with the next trial where the pod asks for it, as the real one does."""
+        self.asked_next: list[int] = []
+        """The attempts with whose ledgers a pod asked for the next trial."""
         self.fenced = False
         self.more: Callable[[int], bool] = lambda number: number < len(self.assignments)
         self._server = _Server(("127.0.0.1", 0), _Handler)
@@ -105,26 +109,27 @@ class _Handler(BaseHTTPRequestHandler):
     def _assignment(self) -> None:
         intake = self.server.intake
         intake.asked.append(AssignmentRequest.model_validate_json(self.body))
+        given = self._next()
+        self.answer(204 if given is None else 200, given)
+
+    def _next(self) -> Assigned | None:
+        intake = self.server.intake
         number = len(intake.ledgers) + len(intake.unusable)
         if number == len(intake.assignments):
-            self.answer(204)
-            return
+            return None
         given = intake.assignments[number]
-        self.answer(
-            200,
-            Assigned.model_validate_json(
-                orjson.dumps(
-                    {
-                        "version": 1,
-                        "attempt": number + 1,
-                        "number": 1,
-                        "trial": f"trial-{number + 1}",
-                        "hash": canonical_hash(given),
-                        "assignment": given,
-                        "more": intake.more(number + 1),
-                    }
-                )
-            ),
+        return Assigned.model_validate_json(
+            orjson.dumps(
+                {
+                    "version": 1,
+                    "attempt": number + 1,
+                    "number": 1,
+                    "trial": f"trial-{number + 1}",
+                    "hash": canonical_hash(given),
+                    "assignment": given,
+                    "more": intake.more(number + 1),
+                }
+            )
         )
 
     def _journal(self) -> None:
@@ -141,7 +146,11 @@ class _Handler(BaseHTTPRequestHandler):
         intake = self.server.intake
         validate(self.body, intake.assignments[attempt - 1], f"trial-{attempt}", 1)
         intake.ledgers[attempt] = self.body
-        self.answer(200, LedgerAnswer.model_validate({"outcome": intake.outcome}))
+        asked = parse_qs(urlsplit(self.path).query).get("next") == ["1"]
+        if asked:
+            intake.asked_next.append(attempt)
+        going_on = asked and intake.answers_next and intake.outcome in ("accepted", "repeated")
+        self.answer(200, LedgerAnswer(outcome=intake.outcome, next=self._next() if going_on else None))
 
     def _unusable(self) -> None:
         self.server.intake.unusable.append(Unusable.model_validate_json(self.body))

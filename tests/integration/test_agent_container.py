@@ -100,6 +100,16 @@ def test_a_trial_in_a_container_is_the_local_one_but_for_its_isolation(tmp_path:
     assert (ledger["envelope"]["isolation"], expected["envelope"]["isolation"]) == ("container", "process")
 
 
+def test_a_pod_with_a_container_asks_for_each_trial_once_its_agent_is_there(tmp_path: Path, container: Start) -> None:
+    """It never takes the next trial with a ledger's answer: the container may not come back."""
+    container()
+    with intake_with(*[own("refunds")] * 3) as intake:
+        intake.answers_next = True
+        assert pod_beside(tmp_path, intake).ended() == 0
+        assert intake.asked_next == []
+        assert (len(intake.asked), list(intake.ledgers)) == (3, [1, 2, 3])
+
+
 def test_a_container_that_starts_later_is_waited_for(tmp_path: Path, container: Start) -> None:
     with intake_with(own("refunds")) as intake:
         pod = pod_beside(tmp_path, intake)

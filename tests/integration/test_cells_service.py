@@ -1,18 +1,32 @@
 """The intake's cells port: a pod is handed its own trials, and each trial's evidence is in the store once."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import orjson
 import pytest
 import sqlalchemy as sa
 from cells import CONTROL, Client, Cluster, begin, calls_of, client_of, ledger_of, manifest_of
+from recorded_trial import eventually
 from store_session import violations
 
 from grading.cells_service import LARGEST_QUESTION
+from grading.group_commit import GroupCommit
 from grading.intake import LARGEST_LEDGER
-from grading.store import Store, claiming, journaling, losing, matrices, reading
+from grading.store import (
+    Store,
+    StoreAway,
+    StoreError,
+    claiming,
+    delivering,
+    journaling,
+    losing,
+    matrices,
+    reading,
+)
 from simulator.pod_protocol import Assigned, LedgerAnswer, Refusal
 
 
@@ -339,3 +353,285 @@ def test_the_store_killed_midway_loses_nothing(
         assert only_trial(cluster).state == "leased"
     assert outcome(client.deliver(pod, assigned["attempt"], document)) == "accepted"
     assert only_trial(cluster).state == "graded"
+
+
+# ---- The next trial with a ledger's answer --------------------------------------------------------------------------
+
+
+def following(answer: Any) -> Assigned | None:
+    assert outcome(answer) in ("accepted", "repeated"), answer.text
+    return LedgerAnswer.model_validate_json(answer.content).next
+
+
+@pytest.fixture
+def long(store: Store, manifest: Any) -> Cluster:
+    """Of two trials an index."""
+    return Cluster(store, manifest, per_pod=2)
+
+
+def test_a_ledger_is_answered_with_the_next_trial_of_its_index(long: Cluster) -> None:
+    with client_of(long) as client:
+        pod = long.pod(long.launch())
+        first = client.assigned(pod)
+        answer = client.deliver(pod, first["attempt"], ledger_of(first), asked="&next=1")
+        given = following(answer)
+        assert given is not None
+        assert (outcome(answer), given.number, given.more) == ("accepted", 1, False)
+        assert given.attempt != first["attempt"]
+        assert given.trial != first["trial"]
+        assert given.assignment.hash() == given.hash
+        # Its answer was lost: the same again, by either way.
+        again = client.deliver(pod, first["attempt"], ledger_of(first), asked="&next=1")
+        assert (outcome(again), following(again)) == ("repeated", given)
+        second = answer.json()["next"]
+        assert client.assigned(pod) == second
+        assert [(one.attempt_id, one.pod_uid) for one in claiming.held(long.store)] == [(given.attempt, f"uid-{pod}")]
+        # Once it has begun, what it did is looked at first.
+        assert client.journal(pod, given.attempt, [begin(second)]).status_code == 204
+        assert following(client.deliver(pod, first["attempt"], ledger_of(first), asked="&next=1")) is None
+        last = client.deliver(pod, given.attempt, ledger_of(second), asked="&next=1")
+        assert (outcome(last), following(last)) == ("accepted", None)
+        assert client.ask(pod).status_code == 204
+    assert reading.counts(long.store, long.matrix_id)["graded"] == 2
+    assert len(list(reading.attempts(long.store, only_trial(long).id))) == 1
+
+
+@pytest.mark.parametrize("asked", ["", "&next=0", "&next=", "&next=true"])
+def test_nobody_is_handed_a_trial_who_does_not_ask_for_it(long: Cluster, asked: str) -> None:
+    with client_of(long) as client:
+        pod = long.pod(long.launch())
+        assigned = client.assigned(pod)
+        answer = client.deliver(pod, assigned["attempt"], ledger_of(assigned), asked=asked)
+        assert answer.json() == {"version": 1, "outcome": "accepted"}
+        assert claiming.held(long.store) == []
+
+
+@pytest.mark.parametrize("change", [matrices.pause, matrices.cancel])
+def test_a_matrix_that_does_not_run_hands_out_no_next_trial(long: Cluster, change: Any) -> None:
+    with client_of(long) as client:
+        pod = long.pod(long.launch())
+        assigned = client.assigned(pod)
+        change(long.store, long.matrix_id)
+        answer = client.deliver(pod, assigned["attempt"], ledger_of(assigned), asked="&next=1")
+        assert answer.json() == {"version": 1, "outcome": "accepted"}
+        assert claiming.held(long.store) == []
+
+
+@pytest.mark.parametrize("document", ["quarantined", "conflicting", "fenced"])
+def test_a_ledger_that_is_no_evidence_brings_no_next_trial(long: Cluster, document: str) -> None:
+    with client_of(long) as client:
+        pod = long.pod(long.launch())
+        assigned = client.assigned(pod)
+        attempt, sent = assigned["attempt"], ledger_of(assigned)
+        if document == "quarantined":
+            sent = sent[:-20]
+        elif document == "conflicting":
+            assert outcome(client.deliver(pod, attempt, sent)) == "accepted"
+            sent = ledger_of(assigned, message="Another answer.")
+        else:
+            losing.lose(long.store, [losing.Lost(attempt, "node_lost")])
+        answer = client.deliver(pod, attempt, sent, asked="&next=1")
+        assert answer.json() == {"version": 1, "outcome": document}
+        assert claiming.held(long.store) == []
+
+
+@pytest.mark.parametrize("error", [StoreAway("the server is gone"), StoreError("a statement is refused")])
+def test_a_ledger_is_accepted_where_no_next_trial_can_be_claimed(
+    long: Cluster, monkeypatch: pytest.MonkeyPatch, error: StoreError
+) -> None:
+    def fails(*_: Any, **__: Any) -> Any:
+        raise error
+
+    with client_of(long) as client:
+        pod = long.pod(long.launch())
+        assigned = client.assigned(pod)
+        with monkeypatch.context() as patch:
+            patch.setattr(claiming, "claim_all", fails)
+            answer = client.deliver(pod, assigned["attempt"], ledger_of(assigned), asked="&next=1")
+        assert answer.json() == {"version": 1, "outcome": "accepted"}
+        assert only_trial(long).state == "graded"
+        assert client.assigned(pod)["number"] == 1
+
+
+# ---- Many pods at once ----------------------------------------------------------------------------------------------
+
+
+class Gated(GroupCommit[Any, Any]):
+    """Holds the first group until it is opened, so that what comes meanwhile is one group."""
+
+    every: list["Gated"]
+
+    def __init__(self, work: Any, key: Any) -> None:
+        super().__init__(self._held, key)
+        self._gated = work
+        self.opened = threading.Event()
+        self.arrived = 0
+        self.sizes: list[int] = []
+        self.every.append(self)
+
+    async def do(self, item: Any) -> Any:
+        self.arrived += 1
+        return await super().do(item)
+
+    def _held(self, items: Any) -> Any:
+        self.sizes.append(len(items))
+        assert self.opened.wait(20)
+        return self._gated(items)
+
+
+@pytest.fixture
+def gates(monkeypatch: pytest.MonkeyPatch) -> list[Gated]:
+    """Of assignments, journals and ledgers."""
+    every: list[Gated] = []
+    monkeypatch.setattr(Gated, "every", every, raising=False)
+    monkeypatch.setattr("grading.cells_service.GroupCommit", Gated)
+    return every
+
+
+def together(gate: Gated, requests: list[Callable[[], Any]]) -> list[Any]:
+    """The answers to requests of which the first is a group of its own and the others the next one."""
+    gate.opened.clear()
+    before = gate.arrived
+    del gate.sizes[:]
+    with ThreadPoolExecutor(len(requests)) as senders:
+        sent = []
+        for number, request in enumerate(requests, 1):
+            sent.append(senders.submit(request))
+            assert eventually(lambda number=number: gate.arrived - before == number)
+        gate.opened.set()
+        return [one.result() for one in sent]
+
+
+def test_a_bad_request_among_good_ones_fails_alone(store: Store, manifest: Any, gates: list[Gated]) -> None:
+    cluster = Cluster(store, manifest, per_pod=1)
+    with client_of(cluster) as client:
+        asking, journaled, delivered = gates
+        launches = [cluster.launch(case=case.id) for case in cluster.manifest.cases]
+        pods = [cluster.pod(launch, index) for launch in launches[:3] for index in range(2)]
+        first, good, wrong, stranger, last, other = pods
+        gone = cluster.pod(replace(launches[3], id="f" * 32))
+        answers = together(
+            asking,
+            [
+                lambda: client.ask(first),
+                lambda: client.ask(wrong, version=2),
+                lambda: client.ask(good),
+                lambda: client.ask(stranger, index=7),
+                lambda: client.ask(gone),
+                lambda: client.ask(last),
+            ],
+        )
+        assert asking.sizes == [1, 5]
+        assert [answer.status_code for answer in answers] == [200, 422, 200, 403, 500, 200]
+        assigned = {pod: answers[place].json() for pod, place in ((first, 0), (good, 2), (last, 5))}
+        assert len({one["attempt"] for one in assigned.values()}) == 3
+        assert len(claiming.held(store)) == 3
+        assigned |= {pod: client.assigned(pod) for pod in (wrong, stranger, other)}
+
+        def told(pod: str, **changes: Any) -> Callable[[], Any]:
+            return lambda: client.journal(pod, assigned[pod]["attempt"], [begin(assigned[pod]) | changes])
+
+        answers = together(
+            journaled,
+            [
+                told(first),
+                told(wrong, attempt=1_000_000),
+                told(good),
+                lambda: client.journal(stranger, assigned[good]["attempt"], [begin(assigned[good])]),
+                lambda: client.journal(other, assigned[other]["attempt"], [begin(assigned[other])], first=3),
+                told(last),
+            ],
+        )
+        assert journaled.sizes == [1, 5]
+        assert [answer.status_code for answer in answers] == [204, 422, 204, 403, 409, 204]
+        assert {one.attempt_id for one in claiming.held(store) if one.state == "running"} == {
+            assigned[pod]["attempt"] for pod in (first, good, last)
+        }
+
+        def sent(pod: str, document: bytes | None = None) -> Callable[[], Any]:
+            return lambda: client.deliver(pod, assigned[pod]["attempt"], document or ledger_of(assigned[pod]))
+
+        answers = together(
+            delivered,
+            [
+                sent(first),
+                sent(wrong, ledger_of(assigned[wrong])[:-20]),
+                sent(good),
+                lambda: client.deliver(stranger, assigned[good]["attempt"], ledger_of(assigned[good])),
+                lambda: client.post("/v1/ledger?attempt=x", other, b"{}"),
+                sent(last),
+            ],
+        )
+        assert delivered.sizes == [1, 5]
+        assert [answer.status_code for answer in answers] == [200, 200, 200, 403, 422, 200]
+        assert [outcome(answers[place]) for place in (0, 1, 2, 5)] == [
+            "accepted",
+            "quarantined",
+            "accepted",
+            "accepted",
+        ]
+        assert reading.counts(store, cluster.matrix_id)["graded"] == 3
+        assert [one.attempt_id for one in reading.incidents(store)] == [assigned[wrong]["attempt"]]
+
+
+def test_a_ledger_that_cannot_be_taken_in_fails_alone_and_nothing_is_done_twice(
+    cluster: Cluster, gates: list[Gated], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A grader that fails, or a statement that the database refuses, ends the transaction of the whole group."""
+    with client_of(cluster) as client:
+        launches = [cluster.launch(case=case.id) for case in cluster.manifest.cases[:2]]
+        first, good, bad, malformed = [cluster.pod(launch, index) for launch in launches for index in range(2)]
+        for gate in gates:
+            gate.opened.set()
+        assigned = {pod: client.assigned(pod) for pod in (first, good, bad, malformed)}
+        deliver = delivering.deliver
+
+        def delivers(store: Store, deliveries: Any, **named: Any) -> Any:
+            listed = list(deliveries)
+            if assigned[bad]["attempt"] in [one.attempt_id for one in listed]:
+                raise StoreError("a statement is refused")
+            return deliver(store, listed, **named)
+
+        def sent(pod: str, document: bytes | None = None) -> Callable[[], Any]:
+            return lambda: client.deliver(pod, assigned[pod]["attempt"], document or ledger_of(assigned[pod]))
+
+        monkeypatch.setattr(delivering, "deliver", delivers)
+        answers = together(gates[2], [sent(first), sent(malformed, b"{}"), sent(bad), sent(good)])
+        assert gates[2].sizes == [1, 3, 1, 1, 1]
+        assert [answer.status_code for answer in answers] == [200, 200, 500, 200]
+        assert [outcome(answers[place]) for place in (0, 1, 3)] == ["accepted", "quarantined", "accepted"]
+        assert [one.attempt_id for one in reading.incidents(cluster.store)] == [assigned[malformed]["attempt"]]
+        monkeypatch.undo()
+        assert outcome(client.deliver(bad, assigned[bad]["attempt"], ledger_of(assigned[bad]))) == "accepted"
+        assert reading.counts(cluster.store, cluster.matrix_id)["graded"] == 3
+
+
+def test_many_pods_at_once_deliver_each_trial_once(store: Store) -> None:
+    cluster = Cluster(store, manifest_of(repetitions=9), per_pod=3)
+    with client_of(cluster) as client:
+        launches = [cluster.launch(case=case.id) for case in cluster.manifest.cases]
+        pods = [cluster.pod(launch, index) for launch in launches for index in range(3)]
+        assert len(pods) == 12
+
+        def runs(pod: str) -> list[tuple[int, str, bool]]:
+            seen = []
+            assigned = client.assigned(pod)
+            while assigned is not None:
+                attempt, lines = assigned["attempt"], [begin(assigned), *calls_of(assigned)]
+                seen.append((attempt, assigned["trial"], assigned["more"]))
+                assert client.journal(pod, attempt, lines).status_code == 204
+                answer = client.deliver(pod, attempt, ledger_of(assigned), asked="&next=1")
+                assert outcome(answer) == "accepted"
+                assigned = answer.json().get("next")
+            return seen
+
+        with ThreadPoolExecutor(len(pods)) as running:
+            seen = list(running.map(runs, pods))
+        assert [[more for *_, more in one] for one in seen] == [[True, True, False]] * 12
+        assert len({attempt for one in seen for attempt, *_ in one}) == 36
+        assert len({trial for one in seen for _, trial, _ in one}) == 36
+        trials = list(reading.trials(store, cluster.matrix_id))
+        assert sorted(trial.attempt for trial in trials) == [0] * 36 + [1] * 36
+        assert reading.counts(store, cluster.matrix_id)["graded"] == 36
+        assert {client.ask(pod).status_code for pod in pods} == {204}
+        assert (claiming.held(store), list(reading.incidents(store))) == ([], [])

@@ -229,6 +229,112 @@ def test_an_assignment_that_is_none_is_not_run(tmp_path: Path, intake: Intake, c
     assert intake.ledgers == {}
 
 
+# ---- The next trial with a ledger's answer -------------------------------------------------------------------------
+
+
+def paths(intake: Intake) -> list[str]:
+    return [path for _, path in intake.requests]
+
+
+def test_a_pod_runs_all_its_trials_with_one_question(tmp_path: Path) -> None:
+    with intake_with(*[control()] * 3) as intake:
+        intake.answers_next = True
+        pod = Pod(tmp_path, intake)
+        assert pod.ended() == 0
+        assert paths(intake) == ["/v1/assignment", *["/v1/journal", "/v1/ledger"] * 3]
+        assert intake.asked_next == [1, 2], "with the last ledger there is nothing to ask for"
+        assert list(intake.ledgers) == [1, 2, 3]
+        assert all(intake.tools(attempt) == TOOLS for attempt in (1, 2, 3))
+        assert [(line["attempt"], line["trial"], line["outcome"]) for line in pod.said[:-1]] == [
+            (number, f"trial-{number}", "accepted") for number in (1, 2, 3)
+        ]
+
+
+def test_where_no_next_trial_comes_the_pod_asks_for_it(tmp_path: Path) -> None:
+    with intake_with(*[control()] * 3) as intake:
+        intake.answers_next = True
+        intake.faults["/v1/ledger"] = [None, after(lambda: setattr(intake, "answers_next", False))]
+        assert Pod(tmp_path, intake).ended() == 0
+        assert paths(intake) == [
+            *["/v1/assignment", *["/v1/journal", "/v1/ledger"] * 2],
+            *["/v1/assignment", "/v1/journal", "/v1/ledger"],
+        ]
+        assert list(intake.ledgers) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("outcome", ["accepted", "repeated"])
+def test_a_pod_whose_answer_with_the_next_trial_is_lost_goes_on_with_that_trial(tmp_path: Path, outcome: str) -> None:
+    def unsaid(handler: Any) -> bool:
+        handler.answer = lambda *_, **__: None
+        handler._ledger(1)
+        handler.close_connection = True
+        handler.connection.shutdown(socket.SHUT_RDWR)
+        intake.outcome = outcome
+        return True
+
+    with intake_with(*[control()] * 3) as intake:
+        intake.answers_next = True
+        intake.faults["/v1/ledger"] = [unsaid]
+        pod = Pod(tmp_path, intake)
+        assert pod.ended() == 0
+        assert paths(intake) == [
+            *["/v1/assignment", "/v1/journal", "/v1/ledger", "/v1/ledger"],
+            *["/v1/journal", "/v1/ledger"] * 2,
+        ]
+        assert intake.asked_next == [1, 1, 2]
+        assert [line.get("attempt") for line in pod.said] == [1, 2, 3, None]
+        assert list(intake.ledgers) == [1, 2, 3]
+
+
+def test_a_next_trial_beside_a_ledger_that_is_not_accepted_is_not_run(tmp_path: Path) -> None:
+    with intake_with(control(), control()) as intake:
+        intake.faults["/v1/ledger"] = [answering(following(), outcome="conflicting")]
+        pod = Pod(tmp_path, intake)
+        assert pod.ended() == 75
+        assert pod.reason == "the ledger was conflicting"
+        assert paths(intake) == ["/v1/assignment", "/v1/journal", "/v1/ledger"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "status", "told"),
+    [
+        ({"hash": "sha256:" + "0" * 64}, 75, "the intake is lost: the assignment is not the one that its hash names"),
+        ({"attempt": "2"}, 75, "the intake is lost: the assignment is malformed: attempt"),
+        ({"more": 1}, 75, "the intake is lost: the assignment is malformed: more"),
+        ({"assignment": []}, 75, "the intake is lost: the assignment is malformed: assignment"),
+        ({"version": 2}, 78, "the assignment is of a version that this pod's image does not know: use the chart's"),
+    ],
+    ids=["another assignment", "attempt", "more", "assignment", "version"],
+)
+def test_a_next_trial_that_is_none_is_not_run(tmp_path: Path, changes: dict[str, Any], status: int, told: str) -> None:
+    with intake_with(control(), control()) as intake:
+        intake.faults["/v1/ledger"] = [answering(following() | changes)]
+        pod = Pod(tmp_path, intake)
+        assert pod.ended() == status
+        assert pod.reason.startswith(told)
+        assert paths(intake) == ["/v1/assignment", "/v1/journal", "/v1/ledger"]
+        assert intake.journals.keys() == {1}
+
+
+def following() -> dict[str, Any]:
+    from simulator.canonical import canonical_hash
+
+    given = control()
+    whole = {"version": 1, "attempt": 2, "number": 1, "trial": "trial-2", "assignment": given, "more": False}
+    return {**whole, "hash": canonical_hash(given)}
+
+
+def answering(following: dict[str, Any], outcome: str = "accepted") -> Any:
+    """A ledger's answer with this as the next trial."""
+    body = json.dumps({"version": 1, "outcome": outcome, "next": following}).encode()
+
+    def fault(handler: Any) -> bool:
+        handler.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
+        return True
+
+    return fault
+
+
 # ---- An intake that is away ----------------------------------------------------------------------------------------
 
 

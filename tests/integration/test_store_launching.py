@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 import sqlalchemy as sa
-from store_session import GRADERS, digest, passed, register_matrix, running_matrix
+from store_session import GRADERS, digest, passed, register_matrix, running_matrix, violations
 
 from grading.store import (
     NotFound,
@@ -22,6 +22,7 @@ from grading.store import (
 )
 from grading.store.claiming import Pod, PodClaim, Settling, Stop
 from grading.store.delivering import Delivery, deliver
+from grading.store.tables import trial
 
 A, B = Pod("uid-a", "pod-a", "node-1", "cells"), Pod("uid-b", "pod-b", "node-2", "cells")
 BEGIN = b'{"attempt":%d,"begin":{"assignment":"' + digest("a0").encode() + b'","started":5}}'
@@ -276,3 +277,205 @@ def test_a_runner_leaves_pods_trials_to_the_controller(store: Store) -> None:
         connection.execute(sa.text("UPDATE attempt SET lease_expires = 0"))
     assert reading.abandoned(store, matrix_id) == []
     assert claiming.attempt_of_pod(store, one.attempt_id).lease_expires == 0
+
+
+# ---- Several pods in one transaction --------------------------------------------------------------------------------
+
+
+def pod(number: int) -> Pod:
+    return Pod(f"uid-{number}", f"pod-{number}", "node", "cells")
+
+
+def everything(store: Store) -> list[tuple[object, ...]]:
+    """What a claim or a journal may change."""
+    tables = ("trial", "attempt", "owner", "journal_line")
+    with store.reading() as connection:
+        return [tuple(row) for name in tables for row in connection.execute(sa.text(f"SELECT * FROM {name}"))]
+
+
+def test_pods_that_claim_together_are_answered_as_each_alone_is(store: Store) -> None:
+    matrix_id, cell_id = placed(store)
+    launch = launched(store, matrix_id, cell_id)
+    other_cell = launched(store, matrix_id, reading.cells(store, matrix_id)[1].id)
+    failed = launched(store, matrix_id, reading.cells(store, matrix_id)[2].id)
+    losing.fail_cell(store, failed.cell_id, "no such image")
+    paused_id = running_matrix(store, "paused")
+    placing.place(store, paused_id, placing.Placement())
+    paused = launched(store, paused_id, reading.cells(store, paused_id)[0].id)
+    matrices.pause(store, paused_id)
+    again = claimed(store, launch.id, 1, pod(1))
+    formerly = claimed(store, other_cell.id, 2, A)
+    assert launching.release(store, other_cell.id, 1) == 1
+    asks = [
+        claiming.Ask("absent", 0, pod(0)),
+        claiming.Ask(launch.id, 0, pod(2)),
+        claiming.Ask(launch.id, 1, pod(1)),
+        claiming.Ask(other_cell.id, 2, B),
+        claiming.Ask(launch.id, 3, pod(3)),
+        claiming.Ask(other_cell.id, 1, pod(4)),
+        claiming.Ask(failed.id, 0, pod(5)),
+        claiming.Ask(paused.id, 0, pod(6)),
+        claiming.Ask(other_cell.id, 0, pod(2)),
+    ]
+    found = claiming.claim_all(store, asks, lease_seconds=60)
+    first, last = found[1], found[8]
+    assert isinstance(first, PodClaim)
+    assert isinstance(last, PodClaim)
+    assert (first.cell_id, first.repetition, first.number, first.more) == (cell_id, 0, 1, False)
+    assert (last.cell_id, last.repetition, last.number, last.more) == (other_cell.cell_id, 0, 1, False)
+    assert found[2:8] == [
+        again,
+        Settling(),
+        found[4],
+        Stop("the index was given up"),
+        Stop("the cell is failed"),
+        Stop("the matrix is paused"),
+    ]
+    absent, beyond = found[0], found[4]
+    assert (type(absent), str(absent)) == (NotFound, "the store has no launch 'absent'")
+    assert (type(beyond), str(beyond)) == (NotFound, f"launch {launch.id} has no index 3, only 3")
+    # Nothing of it is otherwise where each asks alone.
+    for ask, answer in zip(asks, found, strict=True):
+        if isinstance(answer, NotFound):
+            with pytest.raises(NotFound) as alone:
+                claiming.claim(store, ask.launch_id, ask.index, ask.pod, lease_seconds=60)
+            assert str(alone.value) == str(answer)
+        else:
+            assert claiming.claim(store, ask.launch_id, ask.index, ask.pod, lease_seconds=60) == answer
+    assert {(one.attempt_id, one.pod_uid, one.launch_id, one.launch_index) for one in claiming.held(store)} == {
+        (again.attempt_id, "uid-1", launch.id, 1),
+        (formerly.attempt_id, "uid-a", other_cell.id, 2),
+        (first.attempt_id, "uid-2", launch.id, 0),
+        (last.attempt_id, "uid-2", other_cell.id, 0),
+    }
+    assert violations(store) == []
+
+
+def test_an_index_that_is_claimed_twice_at_once_changes_nothing(store: Store) -> None:
+    matrix_id, cell_id = placed(store)
+    launch = launched(store, matrix_id, cell_id)
+    before = everything(store)
+    asks = [claiming.Ask(launch.id, 0, A), claiming.Ask(launch.id, 1, B), claiming.Ask(launch.id, 0, B)]
+    with pytest.raises(StoreError, match="two pods of one index cannot claim in one transaction"):
+        claiming.claim_all(store, asks, lease_seconds=60)
+    with pytest.raises(StoreError, match="cannot lease a trial for 0 seconds"):
+        claiming.claim_all(store, asks[:2], lease_seconds=0)
+    assert everything(store) == before
+    assert claiming.claim_all(store, [], lease_seconds=60) == []
+
+
+def test_groups_that_claim_the_same_indexes_at_once_hand_out_each_trial_once(store: Store) -> None:
+    matrix_id, _ = placed(store)
+    launches = [launched(store, matrix_id, cell.id) for cell in reading.cells(store, matrix_id)]
+    indexes = [(launch.id, index) for launch in launches for index in range(launch.completions)]
+    assert len(indexes) == 12
+    answers: dict[int, list[object]] = {}
+    together = threading.Barrier(4)
+
+    def ask(number: int) -> None:
+        # Each in another order: locks are taken in the store's, not in that of the asks.
+        own = indexes[number:] + indexes[:number] if number % 2 else [*reversed(indexes)]
+        together.wait()
+        asks = [claiming.Ask(launch, index, pod(100 * number + place)) for place, (launch, index) in enumerate(own)]
+        answers[number] = [*claiming.claim_all(store, asks, lease_seconds=60)]
+
+    threads = [threading.Thread(target=ask, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    every = [one for number in range(4) for one in answers[number]]
+    claims = [one for one in every if isinstance(one, PodClaim)]
+    assert len({one.attempt_id for one in claims}) == len(claims) == 12
+    assert len({(one.cell_id, one.repetition) for one in claims}) == 12
+    assert [one for one in every if not isinstance(one, PodClaim)] == [Settling()] * 36
+    assert {one.attempt_id for one in claiming.held(store)} == {one.attempt_id for one in claims}
+    assert violations(store) == []
+
+
+def test_a_trial_that_a_runner_takes_in_between_is_passed_over(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The claim has read the trials of its indexes; the first of one, and the only one of another, are gone since."""
+    matrix_id, cell_id = placed(store, per_pod=2)
+    launch = launched(store, matrix_id, cell_id)
+    numbers = launching.trials(store, launch.id)
+    gone = [numbers[0][0], numbers[1][0]]
+    read = claiming._read_indexes
+
+    def reads_then_loses(store: Store, connection: sa.Connection, wanted: list[claiming._Wanted]) -> None:
+        read(store, connection, wanted)
+        connection.execute(trial.update().where(trial.c.id.in_(gone)).values(state="missing"))
+
+    monkeypatch.setattr(claiming, "_read_indexes", reads_then_loses)
+    first, second = claiming.claim_all(
+        store, [claiming.Ask(launch.id, 0, A), claiming.Ask(launch.id, 1, B)], lease_seconds=60
+    )
+    assert isinstance(first, PodClaim)
+    assert (first.repetition, first.number) == (1, 1)
+    assert second == Stop("every trial of the index is done, or somebody else's")
+    assert [one.attempt_id for one in claiming.held(store)] == [first.attempt_id]
+
+
+def test_journals_that_are_told_together_are_kept_or_refused_each_by_itself(store: Store) -> None:
+    matrix_id, _ = placed(store)
+    launches = [launched(store, matrix_id, cell.id) for cell in reading.cells(store, matrix_id)[:3]]
+    ids = [claimed(store, launch.id, index, pod(index)).attempt_id for launch in launches for index in range(3)]
+    fresh, going_on, repeated, strange, gap, changed, lost, further, silent = ids
+    begin, call = (lambda attempt: BEGIN % attempt), (lambda attempt: CALL % attempt)
+    for attempt in (going_on, repeated, changed, further):
+        journaling.journal(store, attempt, pod(ids.index(attempt) % 3).uid, 0, [begin(attempt)])
+    losing.lose(store, [losing.Lost(lost, "pod_deleted")])
+
+    def told(attempt: int, first: int, *lines: bytes, uid: str | None = None) -> journaling.Told:
+        return journaling.Told(attempt, uid or pod(ids.index(attempt) % 3).uid, first, lines)
+
+    refused = journaling.journal_all(
+        store,
+        [
+            told(changed, 0, call(changed), call(changed)),
+            told(fresh, 0, begin(fresh), call(fresh)),
+            told(gap, 1, call(gap)),
+            told(going_on, 1, call(going_on)),
+            told(strange, 0, begin(strange), uid="uid-z"),
+            told(repeated, 0, begin(repeated)),
+            told(lost, 0, begin(lost)),
+            journaling.Told(999_999, "uid-1", 0, [b"{}"]),
+            told(further, 0, begin(further), call(further)),
+        ],
+    )
+    assert [(type(why), str(why)) if why is not None else None for why in refused] == [
+        (StoreError, f"line 0 of the journal of attempt {changed} is another one already"),
+        None,
+        (StoreError, f"the journal of attempt {gap} has no line 0 before these"),
+        None,
+        (StateError, f"attempt {strange} is not this pod's"),
+        None,
+        (StateError, f"attempt {lost} no longer holds its trial"),
+        (StateError, "attempt 999999 is not this pod's"),
+        None,
+    ]
+    with store.reading() as connection:
+        rows = connection.execute(sa.text("SELECT attempt_id, number, line FROM journal_line")).all()
+    assert sorted((row[0], row[1], bytes(row[2])) for row in rows) == sorted(
+        [(attempt, 0, begin(attempt)) for attempt in (fresh, going_on, repeated, changed, further)]
+        + [(attempt, 1, call(attempt)) for attempt in (fresh, going_on, further)]
+    )
+    states = {one.attempt_id: one.state for one in claiming.held(store)}
+    assert states == {
+        **dict.fromkeys((fresh, going_on, repeated, changed, further), "running"),
+        **dict.fromkeys((strange, gap, silent), "leased"),
+    }
+
+
+def test_an_attempt_that_is_told_of_twice_at_once_changes_nothing(store: Store) -> None:
+    matrix_id, cell_id = placed(store)
+    launch = launched(store, matrix_id, cell_id)
+    one, other = claimed(store, launch.id).attempt_id, claimed(store, launch.id, 1, B).attempt_id
+    before = everything(store)
+    told = [
+        journaling.Told(other, B.uid, 0, [BEGIN % other]),
+        journaling.Told(one, A.uid, 0, [BEGIN % one]),
+        journaling.Told(one, A.uid, 1, [CALL % one]),
+    ]
+    with pytest.raises(StoreError, match="an attempt is told of twice in one transaction"):
+        journaling.journal_all(store, told)
+    assert everything(store) == before

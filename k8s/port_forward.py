@@ -101,7 +101,8 @@ class _Forwarding:
 
         self.api_client = client.ApiClient(configuration)
 
-    def to(self, name: str, namespace: str, port: int) -> Any:
+    def to(self, name: str, namespace: str, port: int, *, _preload_content: bool) -> Any:
+        """What ``portforward`` calls; the answer is read by it."""
         method, url, headers, body, post = self.api_client.param_serialize(
             method="GET",
             resource_path="/api/v1/namespaces/{namespace}/pods/{name}/portforward",

@@ -1,9 +1,12 @@
 """Group commit: what several requests want of the store at once is done in one transaction.
 
 While one group is being committed, what comes meanwhile gathers for the next: under load each transaction's fixed costs
-are shared by many requests, and a request that comes alone waits for nobody.
+are shared by many requests, and a request that comes alone waits for nobody. Where the last group was of several, the
+next one waits for others as long as that one took, as PostgreSQL's commit_delay does, but never longer than a person
+would notice.
 """
 
+import time
 from collections.abc import Callable, Hashable, Sequence
 from typing import Generic, TypeVar
 
@@ -17,6 +20,8 @@ Result = TypeVar("Result")
 
 MOST = 64
 """Requests in one group."""
+LONGEST_WAIT = 0.05
+"""Seconds that a group waits for others."""
 
 
 class GroupCommit(Generic[Item, Result]):
@@ -34,6 +39,7 @@ class GroupCommit(Generic[Item, Result]):
         self._key = key
         self._waiting: list[_Waiting[Item, Result]] = []
         self._busy = False
+        self._wait = 0.0
         self._thread = anyio.CapacityLimiter(1)
 
     async def do(self, item: Item) -> Result:
@@ -51,22 +57,29 @@ class GroupCommit(Generic[Item, Result]):
                 self._forget(mine)
                 raise
         if mine.result is None:
-            await self._lead()
+            await self._lead(mine)
         assert mine.result is not None
         if isinstance(mine.result, Exception):
             raise mine.result
         return mine.result
 
-    async def _lead(self) -> None:
+    async def _lead(self, mine: "_Waiting[Item, Result]") -> None:
         """Does one group, the oldest waiting first, and gives the lead to whoever waits then."""
         self._busy = True
-        group = self._taken()
+        group: list[_Waiting[Item, Result]] = []
         results: Sequence[Result | Exception] = []
         try:
             # Others' requests are among them: this one's end is no reason to leave them.
             with anyio.CancelScope(shield=True):
+                if self._wait:
+                    await anyio.sleep(self._wait)
+                group = self._taken()
+                began = time.monotonic()
                 results = await anyio.to_thread.run_sync(self._done, [one.item for one in group], limiter=self._thread)
+                self._wait = min(time.monotonic() - began, LONGEST_WAIT) if len(group) > 1 else 0.0
         finally:
+            if mine in self._waiting:
+                self._waiting.remove(mine)
             for one, result in zip(group, results, strict=False):
                 one.result = result
             for one in group:

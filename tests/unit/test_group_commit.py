@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 
@@ -407,3 +408,27 @@ async def test_whoever_stays_is_answered_once_in_whatever_order_others_come_and_
         assert of_key == [item for item in asked if item in of_key], "in the order in which they came"
     assert all(len(call) <= 2 and len({item[0] for item in call}) == len(call) for call in bench.calls)
     assert bench.most_at_once <= 1
+
+
+async def test_after_a_group_of_several_the_next_waits_for_others() -> None:
+    calls: list[int] = []
+
+    def work(items: Sequence[str]) -> list[str | Exception]:
+        calls.append(len(items))
+        time.sleep(0.03)
+        return [item.upper() for item in items]
+
+    commit: GroupCommit[str, str] = GroupCommit(work, lambda item: item)
+    async with anyio.create_task_group() as tasks:
+        for item in "abc":
+            tasks.start_soon(commit.do, item)
+    assert calls == [1, 2], "the first one waited for nobody"
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(commit.do, "d")
+        await anyio.sleep(0.01)
+        tasks.start_soon(commit.do, "e")
+    assert calls == [1, 2, 2]
+    await commit.do("f")
+    await commit.do("g")
+    assert calls[3:] == [1, 1]
+    assert 0 < group_commit.LONGEST_WAIT <= 0.1

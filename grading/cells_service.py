@@ -218,10 +218,12 @@ class _Cells:
         claims = iter(self._claims([one for one in checked if isinstance(one, _Asked)]))
         return [self._claim_answer(one, next(claims)) if isinstance(one, _Asked) else one for one in checked]
 
-    def _claims(self, asked: "Sequence[_Asked]") -> "Sequence[claiming.Answer | NotFound]":
+    def _claims(
+        self, asked: "Sequence[_Asked]", *, are_enrolled: bool = False
+    ) -> "Sequence[claiming.Answer | NotFound]":
         if not asked:
             return []
-        asks = [claiming.Ask(one.cell.launch.id, one.cell.index, one.cell.pod) for one in asked]
+        asks = [claiming.Ask(one.cell.launch.id, one.cell.index, one.cell.pod, are_enrolled) for one in asked]
         return claiming.claim_all(self._store, asks, lease_seconds=self._lease_seconds)
 
     def _claim_answer(self, asked: "_Asked", found: claiming.Answer | NotFound) -> "_Answer":
@@ -326,7 +328,7 @@ class _Cells:
             if one.wants_next and outcome in ("accepted", "repeated")
         }
         try:
-            claims = self._claims([one.asked for one in asking.values()])
+            claims = self._claims([one.asked for one in asking.values()], are_enrolled=True)
         except StoreError as error:
             for one in asking.values():
                 one.asked.told["detail"] = str(error)

@@ -130,6 +130,7 @@ class Pod:
         self._journal = PodJournal(self._intake)
         self._next: dict[str, Any] | None = None
         """A trial that came with the answer to the ledger before."""
+        self._checked: dict[str, bytes] = {}
         self._recorder = Recorder(
             self._journal,
             hosts.start,
@@ -191,7 +192,7 @@ class Pod:
             return None
         if reply.status != 200:
             raise Refused(f"/v1/assignment: {reason(reply)}")
-        return assigned_of(_object(reply.body))
+        return assigned_of(_object(reply.body), self._checked)
 
     def _run_trial(self, assigned: dict[str, Any]) -> tuple[int, str | None] | None:
         """How the pod ends, or None where it may go on."""
@@ -240,7 +241,7 @@ class Pod:
             return f"refused, {reason(reply)}"
         answer = _object(reply.body)
         if isinstance(answer.get("next"), dict):
-            self._next = assigned_of(answer["next"])
+            self._next = assigned_of(answer["next"], self._checked)
         outcome = answer.get("outcome")
         return outcome if isinstance(outcome, str) else f"refused, {reason(reply)}"
 
@@ -254,10 +255,13 @@ class Pod:
             raise IntakeLost(f"/v1/unusable: {reason(reply)}")
 
 
-def assigned_of(assigned: dict[str, Any]) -> dict[str, Any]:
+def assigned_of(assigned: dict[str, Any], checked: dict[str, bytes] | None = None) -> dict[str, Any]:
     """The same, if its members are those of simulator/pod_protocol.py's Assigned, as far as this pod acts on them.
 
     The assignment was checked before it was registered; its hash shows that it is still the same.
+
+    Args:
+        checked: assignments whose hash was found right, by that hash; this one is added. Repetitions have the same.
 
     Raises:
         IntakeLost: it is none.
@@ -271,11 +275,16 @@ def assigned_of(assigned: dict[str, Any]) -> dict[str, Any]:
         if type(assigned.get(name)) is not kind:
             raise IntakeLost(f"the assignment is malformed: {name}")
     try:
+        document = orjson.dumps(assignment)
+        if checked is not None and checked.get(assigned["hash"]) == document:
+            return assigned
         found = canonical_hash(assignment)
-    except NotCanonicalizable as error:
+    except (NotCanonicalizable, orjson.JSONEncodeError) as error:
         raise IntakeLost("the assignment is malformed: it has no canonical JSON") from error
     if found != assigned["hash"]:
         raise IntakeLost("the assignment is not the one that its hash names")
+    if checked is not None:
+        checked[found] = document
     return assigned
 
 

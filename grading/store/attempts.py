@@ -65,6 +65,10 @@ _FOUND = (
     .with_for_update(of=[attempt, trial])
 )  # fmt: skip
 
+_HASHES = sa.select(ledger.c.attempt_id, ledger.c.ledger_hash).where(
+    ledger.c.attempt_id.in_(sa.bindparam("ids", expanding=True))
+)
+
 
 def find(connection: sa.Connection, ids: Iterable[int]) -> dict[int, Found]:
     """The attempts of these ids, locked until the transaction ends; unknown ones are left out."""
@@ -73,11 +77,7 @@ def find(connection: sa.Connection, ids: Iterable[int]) -> dict[int, Found]:
         rows = connection.execute(_FOUND, {"ids": batch}).all()
         if rows and connection.dialect.name != "sqlite":
             # The ledger's side of the join is as old as the statement, which may have waited for the locks.
-            hashes = dict(
-                connection.execute(
-                    sa.select(ledger.c.attempt_id, ledger.c.ledger_hash).where(ledger.c.attempt_id.in_(batch))
-                ).all()
-            )
+            hashes = dict(connection.execute(_HASHES, {"ids": batch}).all())
             found.update((row[0], Found._make((*row[:-1], hashes.get(row[0])))) for row in rows)
         else:
             found.update((row[0], Found._make(row)) for row in rows)

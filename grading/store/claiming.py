@@ -13,7 +13,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from grading.store.attempts import AMONG
 from grading.store.errors import NotFound, StoreError
-from grading.store.opening import Store
+from grading.store.opening import SERVER_NOW, Store
 from grading.store.tables import (
     HELD,
     AttemptState,
@@ -112,6 +112,8 @@ class Ask:
     launch_id: str
     index: int
     pod: Pod
+    is_enrolled: bool = False
+    """It has held an attempt before."""
 
 
 Answer = PodClaim | Stop | Settling
@@ -142,11 +144,10 @@ def claim_all(store: Store, asks: Sequence[Ask], *, lease_seconds: float) -> lis
         raise StoreError("two pods of one index cannot claim in one transaction")
     with store.transaction("claim_index") as connection:
         wanted = [_Wanted(ask) for ask in asks]
-        _read_launches(connection, wanted)
+        now = _read_launches(store, connection, wanted)
         _read_indexes(store, connection, [one for one in wanted if one.answer is None])
         for one in wanted:
             one.decide()
-        now = store.now(connection)
         until = now + round(lease_seconds * 1_000_000)
         while taking := [one for one in wanted if one.answer is None]:
             _take(store, connection, taking, now, until)
@@ -218,9 +219,12 @@ class _Wanted:
         return [row for row in self.rows if row.attempt_state in HELD and row.trial_state == "leased"]
 
 
-def _read_launches(connection: sa.Connection, wanted: list[_Wanted]) -> None:
-    ids = {one.ask.launch_id for one in wanted}
-    found = {row.id: row for row in connection.execute(_LAUNCHES, {"ids": sorted(ids)})}
+def _read_launches(store: Store, connection: sa.Connection, wanted: list[_Wanted]) -> int:
+    """The time, too, by the store's clock."""
+    ids = {"ids": sorted({one.ask.launch_id for one in wanted})}
+    rows = connection.execute(_LAUNCHES if store.is_sqlite else _LAUNCHES_AND_NOW, ids).all()
+    now = store.now(connection) if store.is_sqlite or not rows else rows[-1].now
+    found = {row.id: row for row in rows}
     for one in wanted:
         one.launched = found.get(one.ask.launch_id)
         if one.launched is None:
@@ -229,6 +233,7 @@ def _read_launches(connection: sa.Connection, wanted: list[_Wanted]) -> None:
             one.answer = NotFound(
                 f"launch {one.ask.launch_id} has no index {one.ask.index}, only {one.launched.completions}"
             )
+    return int(now)
 
 
 def _read_indexes(store: Store, connection: sa.Connection, wanted: list[_Wanted]) -> None:
@@ -247,12 +252,13 @@ def _take(store: Store, connection: sa.Connection, taking: list[_Wanted], now: i
     """Claims the next candidate of each. Where a runner outside of the cluster was faster, it is tried with the one
     after, or there is nothing left."""
     rows = {one.candidates[-1].id: one for one in taking}
-    connection.execute(_LOCK_OPEN, {"ids": sorted(rows)}).all()
     numbers = {row.id: row.attempt for row in connection.execute(_TAKE, {"ids": sorted(rows)})}
     taken = {trial_id: one for trial_id, one in rows.items() if trial_id in numbers}
     if taken:
-        pods = {one.ask.pod.uid: one.ask.pod.as_owner(now) for one in taken.values()}
-        connection.execute(_ENROL_SQLITE if store.is_sqlite else _ENROL_POSTGRESQL, [pods[uid] for uid in sorted(pods)])
+        pods = {one.ask.pod.uid: one.ask.pod.as_owner(now) for one in taken.values() if not one.ask.is_enrolled}
+        if pods:
+            enrolling = _ENROL_SQLITE if store.is_sqlite else _ENROL_POSTGRESQL
+            connection.execute(enrolling, [pods[uid] for uid in sorted(pods)])
         values = [
             {
                 "trial_id": trial_id,
@@ -323,6 +329,7 @@ _LAUNCHES = (
     # Neither paused nor ended meanwhile; a cell fails under its matrix's lock.
     .with_for_update(read=True, of=[matrix, launch])
 )  # fmt: skip
+_LAUNCHES_AND_NOW = _LAUNCHES.add_columns(SERVER_NOW.label("now"))
 _OF_INDEXES = (
     sa.tuple_(launch_trial.c.launch_id, launch_trial.c.launch_index).in_(sa.bindparam("indexes", expanding=True))
     & ~launch_trial.c.released
@@ -345,7 +352,6 @@ _TRIALS_OF_INDEXES = (
     .order_by(*_BY_PLACE)
 )  # fmt: skip
 _IS_OPEN = trial.c.id.in_(AMONG) & (trial.c.state == "open")
-_LOCK_OPEN = sa.select(trial.c.id).where(_IS_OPEN).order_by(trial.c.id).with_for_update()
 _TAKE = (
     trial.update()
     .where(_IS_OPEN)

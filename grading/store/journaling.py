@@ -8,7 +8,7 @@ import sqlalchemy as sa
 
 from grading.store.attempts import AMONG, batches
 from grading.store.errors import StateError, StoreError
-from grading.store.opening import Store
+from grading.store.opening import SERVER_NOW, Store
 from grading.store.tables import HELD, attempt, journal_line, trial
 from simulator.journal import Journals
 
@@ -67,7 +67,10 @@ def journal_all(store: Store, told: Sequence[Told]) -> list[StoreError | None]:
         if added:
             connection.execute(journal_line.insert(), added)
         if begun:
-            connection.execute(_BEGUN, {"ids": begun, "at": store.now(connection)})
+            if store.is_sqlite:
+                connection.execute(_BEGUN, {"ids": begun, "at": store.now(connection)})
+            else:
+                connection.execute(_BEGUN_NOW, {"ids": begun})
         return refused
 
 
@@ -128,7 +131,9 @@ _JOURNALED = (
 _LINES = sa.select(journal_line.c.attempt_id, journal_line.c.number, journal_line.c.line).where(
     journal_line.c.attempt_id.in_(AMONG), journal_line.c.number >= sa.bindparam("from_")
 )
-_BEGUN = attempt.update().where(attempt.c.id.in_(AMONG)).values(state="running", started=sa.bindparam("at"))
+_BEGINNING = attempt.update().where(attempt.c.id.in_(AMONG))
+_BEGUN = _BEGINNING.values(state="running", started=sa.bindparam("at"))
+_BEGUN_NOW = _BEGINNING.values(state="running", started=SERVER_NOW)
 _JOURNALS = (
     sa.select(journal_line.c.attempt_id, journal_line.c.line)
     .where(journal_line.c.attempt_id.in_(AMONG))

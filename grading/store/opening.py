@@ -7,6 +7,7 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -27,7 +28,12 @@ TransactionName = Literal[
 ]  # fmt: skip
 
 _WRITING = "cellwise_writing"
-_NOW = sa.select(sa.cast(sa.func.extract("epoch", sa.func.clock_timestamp()) * 1_000_000, sa.BigInteger))
+SERVER_NOW = sa.cast(sa.func.extract("epoch", sa.func.clock_timestamp()) * 1_000_000, sa.BigInteger)
+"""Microseconds since 1970 by the clock of a PostgreSQL server: :meth:`Store.now` within another statement."""
+_NOW = sa.select(SERVER_NOW)
+_FRESH_SECONDS = 1.0
+"""A connection that was used this lately is not asked whether it still is one: of all that a saturated intake asks,
+that would be a tenth. Where the server went away meanwhile, the next transaction fails as if it were under way."""
 _KEPT_CONNECTIONS = 16
 """As many as an intake has threads: a new one costs its server a process."""
 _POSTGRESQL_WAITS: dict[str, Any] = {
@@ -239,11 +245,30 @@ def _refuse_foreign_file(place: str, *, create: bool) -> None:
 def _engine(url: sa.URL) -> sa.Engine:
     if url.get_backend_name() != "sqlite":
         arguments = {name: value for name, value in _POSTGRESQL_WAITS.items() if name not in url.query}
-        return sa.create_engine(url, pool_pre_ping=True, pool_size=_KEPT_CONNECTIONS, connect_args=arguments)
+        engine = sa.create_engine(url, pool_size=_KEPT_CONNECTIONS, connect_args=arguments)
+        sa.event.listen(engine, "checkout", partial(_ask_idle_connection, engine.dialect))
+        sa.event.listen(engine, "checkin", _note_use)
+        return engine
     engine = sa.create_engine(url, connect_args={"timeout": _BUSY_SECONDS, "check_same_thread": False})
     sa.event.listen(engine, "connect", _prepare_sqlite)
     sa.event.listen(engine, "begin", _begin_sqlite)
     return engine
+
+
+def _ask_idle_connection(dialect: sa.Dialect, connection: Any, record: Any, _proxy: object) -> None:
+    used = record.info.get("used")
+    if used is None or time.monotonic() - used < _FRESH_SECONDS:
+        return
+    try:
+        alive = dialect.do_ping(connection)
+    except dialect.loaded_dbapi.Error:
+        alive = False
+    if not alive:
+        raise sa.exc.DisconnectionError("the server closed an idle connection")  # the pool opens another
+
+
+def _note_use(_: object, record: Any) -> None:
+    record.info["used"] = time.monotonic()
 
 
 def _prepare_sqlite(connection: sqlite3.Connection, _record: object) -> None:

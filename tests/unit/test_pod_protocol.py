@@ -43,6 +43,14 @@ def test_the_pod_reads_what_the_intake_writes() -> None:
     changed = document["assignment"] | {"replies": ["Another."]}
     with pytest.raises(IntakeLost, match="not the one that its hash names"):
         assigned_of(document | {"assignment": changed})
+    checked: dict[str, bytes] = {}
+    for _ in range(2):
+        assert assigned_of(document, checked) == document
+        assert list(checked) == [document["hash"]]
+        # What stands in it is compared, not how Python compares it: 1 is not true.
+        for other in (changed, document["assignment"] | {"version": True}):
+            with pytest.raises(IntakeLost, match="not the one that its hash names"):
+                assigned_of(document | {"assignment": other}, checked)
 
 
 def test_lines_are_those_of_a_journal_on_disk() -> None:

@@ -3,6 +3,7 @@
 import errno
 import os
 import secrets
+import select
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
@@ -32,8 +33,8 @@ SERVER_NOW = sa.cast(sa.func.extract("epoch", sa.func.clock_timestamp()) * 1_000
 """Microseconds since 1970 by the clock of a PostgreSQL server: :meth:`Store.now` within another statement."""
 _NOW = sa.select(SERVER_NOW)
 _FRESH_SECONDS = 1.0
-"""A connection that was used this lately is not asked whether it still is one: of all that a saturated intake asks,
-that would be a tenth. Where the server went away meanwhile, the next transaction fails as if it were under way."""
+"""A connection that was used this lately is asked whether it still is one only where its server has said something
+unasked, as one that shuts down does: of all that a saturated intake asks, that would be a tenth."""
 _KEPT_CONNECTIONS = 16
 """As many as an intake has threads: a new one costs its server a process."""
 _POSTGRESQL_WAITS: dict[str, Any] = {
@@ -257,7 +258,7 @@ def _engine(url: sa.URL) -> sa.Engine:
 
 def _ask_idle_connection(dialect: sa.Dialect, connection: Any, record: Any, _proxy: object) -> None:
     used = record.info.get("used")
-    if used is None or time.monotonic() - used < _FRESH_SECONDS:
+    if used is None or (time.monotonic() - used < _FRESH_SECONDS and not _is_readable(connection)):
         return
     try:
         alive = dialect.do_ping(connection)
@@ -265,6 +266,12 @@ def _ask_idle_connection(dialect: sa.Dialect, connection: Any, record: Any, _pro
         alive = False
     if not alive:
         raise sa.exc.DisconnectionError("the server closed an idle connection")  # the pool opens another
+
+
+def _is_readable(connection: Any) -> bool:
+    waiting = select.poll()
+    waiting.register(connection.fileno(), select.POLLIN)
+    return bool(waiting.poll(0))
 
 
 def _note_use(_: object, record: Any) -> None:

@@ -21,7 +21,7 @@ class Broken(Exception):  # noqa: N818 - reads as what happened
 
 
 class Answer:
-    """What comes back, filled in by the parser. Names of headers are in lower case."""
+    """What comes back, filled in by the parser as it is fed. Names of headers are in lower case."""
 
     def __init__(self) -> None:
         self.status = 0
@@ -30,10 +30,21 @@ class Answer:
         """Whether the connection takes another request."""
         self.is_whole = False
         self._pieces: list[bytes] = []
+        self._parser = httptools.HttpResponseParser(self)
 
     @property
     def body(self) -> bytes:
         return b"".join(self._pieces)
+
+    def feed(self, piece: bytes) -> None:
+        """Raises Broken for what is no answer."""
+        try:
+            self._parser.feed_data(piece)
+        except httptools.HttpParserCallbackError as error:
+            # What a signal's handler raised while the parser called us: it is for those who wait for it.
+            raise (error.__context__ or error) from None
+        except httptools.HttpParserError as error:
+            raise Broken(f"no HTTP: {error}") from error
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self.headers[name.lower()] = value
@@ -43,6 +54,9 @@ class Answer:
 
     def on_message_complete(self) -> None:
         self.is_whole = True
+        self.status = self._parser.get_status_code()
+        # Asked here: once this returns, the parser is about the next message.
+        self.reusable = self._parser.should_keep_alive()
 
 
 class Connection:
@@ -79,22 +93,13 @@ class Connection:
 
     def _read(self, connected: socket.socket) -> Answer:
         answer = Answer()
-        parser = httptools.HttpResponseParser(answer)
         begun = False
         while not answer.is_whole:
             piece = connected.recv(_PIECE)
             if not piece:
                 raise Broken("no whole answer") if begun else Closed("closed without an answer")
             begun = True
-            try:
-                parser.feed_data(piece)
-            except httptools.HttpParserCallbackError as error:
-                # What a signal's handler raised while the parser called us: it is for those who wait for it.
-                raise (error.__context__ or error) from None
-            except httptools.HttpParserError as error:
-                raise Broken(f"no HTTP: {error}") from error
-        answer.status = parser.get_status_code()
-        answer.reusable = parser.should_keep_alive()
+            answer.feed(piece)
         return answer
 
     def _connected(self) -> socket.socket:

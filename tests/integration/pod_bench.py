@@ -43,6 +43,7 @@ class Intake:
         self.ledgers: dict[int, bytes] = {}
         self.unusable: list[Unusable] = []
         self.requests: list[tuple[float, str]] = []
+        self.connections = 0
         self.faults: dict[str, list[Fault | None]] = {}
         self.outcome = "accepted"
         self.answers_next = False
@@ -84,6 +85,10 @@ class _Server(ThreadingHTTPServer):
 
 
 class _Handler(BaseHTTPRequestHandler):
+    def setup(self) -> None:
+        super().setup()
+        self.server.intake.connections += 1
+
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
     server: _Server

@@ -60,6 +60,7 @@ def test_a_trial_is_fetched_run_journaled_and_delivered(tmp_path: Path, intake: 
     pod = Pod(tmp_path, intake)
     assert pod.ended() == 0
     assert [path for _, path in intake.requests] == ["/v1/assignment", "/v1/journal", "/v1/ledger"]
+    assert intake.connections == 1
     asked = intake.asked[0]
     assert (asked.launch, asked.index, asked.software.model_dump()) == ("0123456789abcdef" * 2, 0, software())
     ledger = orjson.loads(intake.ledgers[1])

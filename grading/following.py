@@ -128,15 +128,23 @@ class Follower:
         Raises:
             StoreError: the store is away. PhoenixUnavailable, PhoenixRefused: Phoenix is, or accepts no key.
         """
-        for matrix, publication in self._in_order():
+        listed = self._in_order()
+        if not self._health.is_ready:
+            # Now, not after this round: thousands of trials may wait, and an upgrade waits for who is ready.
+            self._check_phoenix()
+            self._health.ready()
+        for matrix, publication in listed:
             followed = self._followed.setdefault(matrix.id, _Followed())
             if self._is_due(matrix, publication, followed):
                 self._go_on()
                 self._bring(matrix, followed)
         if self._clock() - self._answered >= PING_SECONDS:
-            with Phoenix(self._url, self._api_key, patience=0) as phoenix:
-                phoenix.check()
-            self._answered = self._clock()
+            self._check_phoenix()
+
+    def _check_phoenix(self) -> None:
+        with Phoenix(self._url, self._api_key, patience=0) as phoenix:
+            phoenix.check()
+        self._answered = self._clock()
 
     def _in_order(self) -> list[tuple[reading.Matrix, reading.Publication | None]]:
         """What is not published first, and of that the newest: somebody waits for it."""

@@ -29,6 +29,10 @@ class Health:
         """Gives a sign of life."""
         self._signed = self._clock()
 
+    @property
+    def is_ready(self) -> bool:
+        return self._trouble is None
+
     def ready(self) -> None:
         """Says that everything it needs is there."""
         self._trouble = None

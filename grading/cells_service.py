@@ -327,17 +327,16 @@ class _Cells:
             for one, outcome in outcomes.items()
             if one.wants_next and outcome in ("accepted", "repeated")
         }
+        following: dict[_Sent, bytes] = {}
         try:
             claims = self._claims([one.asked for one in asking.values()], are_enrolled=True)
+            for one, found in zip(asking.values(), claims, strict=True):
+                if isinstance(found, PodClaim):
+                    attempt, following[one] = self._assigned(one.asked.cell, found)
+                    one.asked.told["next"] = attempt.id
         except StoreError as error:
             for one in asking.values():
                 one.asked.told["detail"] = str(error)
-            return {}
-        following = {}
-        for one, found in zip(asking.values(), claims, strict=True):
-            if isinstance(found, PodClaim):
-                attempt, following[one] = self._assigned(one.asked.cell, found)
-                one.asked.told["next"] = attempt.id
         return following
 
     def unusable(self, asked: "Sequence[_Asked]") -> "list[_Answer]":

@@ -66,8 +66,8 @@ class Connection:
         self._host = host
         self._port = port
         self._tls = tls
-        name = f"[{host}]" if ":" in host else host
-        self._name = f"{name}:{port}".encode("idna" if not host.isascii() else "ascii")
+        name = host.encode("ascii" if host.isascii() else "idna")
+        self._name = b"%b:%d" % (b"[%b]" % name if b":" in name else name, port)
         self._socket: socket.socket | None = None
 
     def post(self, path: str, headers: dict[str, str], body: bytes) -> Answer:

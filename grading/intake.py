@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from simulator.answer import unanswered
 from simulator.canonical import canonical_of_parsed
-from simulator.journal import JournaledAttempt
+from simulator.journal_reading import JournaledAttempt
 from simulator.ledger import LONGEST_ERROR, Envelope, Ledger, RefusedCall
 from simulator.output import Claims, Usage
 from simulator.replay import ReplayError, compose, first_difference, rebuild, replay

@@ -16,7 +16,8 @@ from grading.intake import Quarantined, seal_journal, validate
 from grading.projection import structural
 from grading.store import Store, delivering, losing
 from simulator.assignment import Isolation
-from simulator.journal import JournaledAttempt, Journals, locked
+from simulator.journal import locked
+from simulator.journal_reading import JournaledAttempt, Journals
 from simulator.recorder import software
 from simulator.sealing import ATTEMPT_LOST, DISK_LIMIT
 from simulator.worlds import load_world

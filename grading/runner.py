@@ -19,7 +19,8 @@ from grading.launcher import Loading, Worker
 from grading.manifest import Manifest, trial_name
 from grading.recovering import Recovery, Unanswered, journaled, recover
 from grading.store import StateError, Store, delivering, leasing, losing, matrices, owners, reading
-from simulator.journal import Journals, locked
+from simulator.journal import locked
+from simulator.journal_reading import Journals
 
 LEASE_SECONDS = 60.0
 _RENEW_SECONDS = 15.0

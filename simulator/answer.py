@@ -4,8 +4,7 @@ simulator/output.py says what an answer may be. Most need not be asked about the
 valid, and a trial whose agent gives one starts without pydantic, a quarter of a second of processor time.
 """
 
-from dataclasses import dataclass
-from typing import Any, TypeGuard
+from typing import Any, NamedTuple, TypeGuard
 
 UNSET: dict[str, Any] = {
     "claimed_outcome": None,
@@ -24,8 +23,7 @@ WORDS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(NamedTuple):
     """How an agent ended: with an answer, or with an error instead."""
 
     message: str

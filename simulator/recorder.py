@@ -8,9 +8,8 @@ sealed with what was done until then.
 import platform
 import time
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
 from functools import cache
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import orjson
 
@@ -36,8 +35,7 @@ class ProviderFailed(Exception):  # noqa: N818 - reads as what happened
     """The agent's model provider could not be reached: the attempt is no evidence."""
 
 
-@dataclass(frozen=True, slots=True)
-class Lease:
+class Lease(NamedTuple):
     """One attempt at one trial, as the intake hands it out."""
 
     attempt: int

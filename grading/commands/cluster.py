@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from grading.commands import BAD_INPUT, LEFT, MISSING, UNPUBLISHED, fail
@@ -13,7 +13,7 @@ from grading.commands.progress import WATCH_SECONDS, Ended, Shown, sigterm_as_in
 from grading.commands.where import Where
 from grading.launchers import Cluster, ClusterRefused, ClusterUnavailable, NoSuchLauncher, Role, cluster
 from grading.people_client import PeopleClient, PeopleRefused, PeopleUnavailable
-from grading.people_protocol import MatrixStatus, TrialCounts
+from grading.people_protocol import MatrixStatus
 
 WATCH_PATIENCE_SECONDS = 1800.0
 """A laptop that sleeps or changes its network goes on watching afterwards."""
@@ -22,7 +22,7 @@ PUBLISH_SECONDS = 120.0
 _LONGEST_PAUSE = 10.0
 _FINISH_SECONDS = 20.0
 _FINISHING_SECONDS = 0.2
-"""Between two looks while nothing runs any more."""
+"""Between two looks while nothing runs any more, or soon will."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ def follow(way: Connected, matrix_id: int, name: str) -> Ended:
     client = way.client
     patience, client.patience = client.patience, WATCH_PATIENCE_SECONDS
     last: MatrixStatus | None = None
-    first_done: int | None = None
+    first: Look | None = None
     trouble: str | None = None
     nothing_left: float | None = None
     try:
@@ -91,7 +91,7 @@ def follow(way: Connected, matrix_id: int, name: str) -> Ended:
 
             def tell() -> None:
                 if last is not None:
-                    show(_shown(last, first_done or 0, trouble))
+                    show(_shown(last, 0 if first is None else first.done, trouble))
 
             def waiting(why: str | None) -> None:
                 nonlocal trouble
@@ -99,10 +99,11 @@ def follow(way: Connected, matrix_id: int, name: str) -> Ended:
                 tell()
 
             client.waiting = waiting
-            started = time.monotonic()
+            before: Look | None = None
             while True:
                 last = client.status(matrix_id, summary=False)
-                first_done = last.placed.planned - last.placed.left if first_done is None else first_done
+                now = Look(time.monotonic(), last.placed.planned - last.placed.left)
+                first = first or now
                 tell()
                 if last.state in ("complete", "incomplete", "paused", "cancelled"):
                     return "done"
@@ -113,7 +114,8 @@ def follow(way: Connected, matrix_id: int, name: str) -> Ended:
                         return "done"
                     time.sleep(_FINISHING_SECONDS)
                     continue
-                time.sleep(pause_after(last.placed, first_done, time.monotonic() - started))
+                time.sleep(pause_after(last.placed.left, first, before or first, now))
+                before = now
     except KeyboardInterrupt:
         return "detached"
     finally:
@@ -121,15 +123,24 @@ def follow(way: Connected, matrix_id: int, name: str) -> Ended:
         client.waiting = lambda _: None
 
 
-def pause_after(placed: TrialCounts, first_done: int, seconds: float) -> float:
+class Look(NamedTuple):
+    """How many trials were done when."""
+
+    seconds: float
+    """Of a clock that never goes back."""
+    done: int
+
+
+def pause_after(left: int, first: Look, before: Look, now: Look) -> float:
     """Seconds until the next look: a tenth of what is still to come, since each look takes time from what it looks at.
 
     Args:
-        first_done: how many trials were done when watching began, so many seconds ago.
+        left: trials that are still to come: at the speed since the first look or since the one before, the faster one.
     """
-    ran = placed.planned - placed.left - first_done
-    left = seconds / ran * placed.left if ran > 0 else seconds
-    return min(_LONGEST_PAUSE, max(WATCH_SECONDS, left / 10))
+    speeds = [(now.done - one.done) / (now.seconds - one.seconds) for one in (first, before) if now.done > one.done]
+    if not speeds:
+        return min(_LONGEST_PAUSE, max(WATCH_SECONDS, (now.seconds - first.seconds) / 10))
+    return min(_LONGEST_PAUSE, max(_FINISHING_SECONDS, left / max(speeds) / 10))
 
 
 def _shown(status: MatrixStatus, first_done: int, trouble: str | None) -> Shown:

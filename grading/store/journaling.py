@@ -10,7 +10,7 @@ from grading.store.attempts import AMONG, batches
 from grading.store.errors import StateError, StoreError
 from grading.store.opening import SERVER_NOW, Store
 from grading.store.tables import HELD, attempt, journal_line, trial
-from simulator.journal import Journals
+from simulator.journal_reading import Journals
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from recorded_trial import Bench, assignment, bench, descendants, descriptors, e
 
 from simulator.agent_host import become_subreaper
 from simulator.agent_process import AgentNotStartable
-from simulator.journal import read_journal
+from simulator.journal_reading import read_journal
 from simulator.recorder import Lease, ProviderFailed
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are looked at through /proc")

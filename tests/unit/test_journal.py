@@ -5,7 +5,8 @@ from pathlib import Path
 import orjson
 import pytest
 
-from simulator.journal import Journal, JournalChanged, locked, read_journal
+from simulator.journal import Journal, locked
+from simulator.journal_reading import JournalChanged, read_journal
 
 CALL = {"tool": "get_order", "arguments": {"order_id": "a"}, "error": "PermissionError"}
 

@@ -9,7 +9,7 @@ from grading.graders.orders import Expectation, grade
 from grading.intake import seal_journal, validate
 from grading.packet import sealers_for
 from grading.projection import structural
-from simulator.journal import JournaledAttempt
+from simulator.journal_reading import JournaledAttempt
 from simulator.sealing import ATTEMPT_LOST, DISK_LIMIT
 
 EXPECTED = Expectation(order="order-a", clarifications=1)

@@ -22,6 +22,15 @@ def batches(items: Iterable[T], size: int = BATCH) -> Iterator[list[T]]:
         yield batch
 
 
+def padded(values: Collection[T]) -> list[T]:
+    """The same values for an IN, the last one repeated until there are 1, 2, 4, 8 or so of them.
+
+    Each length is another statement: of hundreds, a connection would keep only some prepared.
+    """
+    listed = list(values)
+    return listed + listed[-1:] * ((1 << (len(listed) - 1).bit_length()) - len(listed)) if listed else listed
+
+
 class Found(NamedTuple):
     """An attempt, the trial it is a try at, and the hash of the ledger it has delivered, if any."""
 
@@ -74,10 +83,10 @@ def find(connection: sa.Connection, ids: Iterable[int]) -> dict[int, Found]:
     """The attempts of these ids, locked until the transaction ends; unknown ones are left out."""
     found: dict[int, Found] = {}
     for batch in batches(sorted(set(ids))):
-        rows = connection.execute(_FOUND, {"ids": batch}).all()
+        rows = connection.execute(_FOUND, {"ids": padded(batch)}).all()
         if rows and connection.dialect.name != "sqlite":
             # The ledger's side of the join is as old as the statement, which may have waited for the locks.
-            hashes = dict(connection.execute(_HASHES, {"ids": batch}).all())
+            hashes = dict(connection.execute(_HASHES, {"ids": padded(batch)}).all())
             found.update((row[0], Found._make((*row[:-1], hashes.get(row[0])))) for row in rows)
         else:
             found.update((row[0], Found._make(row)) for row in rows)
@@ -106,10 +115,10 @@ _CHANGED = (
 def close_cells(connection: sa.Connection, cell_ids: Collection[int]) -> None:
     """Marks the cells done of which no trial is left to run or to grade."""
     for batch in batches(sorted(set(cell_ids))):
-        connection.execute(_CLOSED, {"ids": batch})
+        connection.execute(_CLOSED, {"ids": padded(batch)})
 
 
 def results_changed(connection: sa.Connection, matrix_ids: Iterable[int]) -> None:
     """What was published of these matrices no longer says all: in the transaction that changed it, or a crash
     between the two would leave it so."""
-    connection.execute(_CHANGED, {"ids": sorted(set(matrix_ids))})
+    connection.execute(_CHANGED, {"ids": padded(sorted(set(matrix_ids)))})

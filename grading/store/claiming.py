@@ -11,7 +11,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
-from grading.store.attempts import AMONG
+from grading.store.attempts import AMONG, padded
 from grading.store.errors import NotFound, StoreError
 from grading.store.opening import SERVER_NOW, Store
 from grading.store.tables import (
@@ -221,7 +221,7 @@ class _Wanted:
 
 def _read_launches(store: Store, connection: sa.Connection, wanted: list[_Wanted]) -> int:
     """The time, too, by the store's clock."""
-    ids = {"ids": sorted({one.ask.launch_id for one in wanted})}
+    ids = {"ids": padded(sorted({one.ask.launch_id for one in wanted}))}
     rows = connection.execute(_LAUNCHES if store.is_sqlite else _LAUNCHES_AND_NOW, ids).all()
     now = store.now(connection) if store.is_sqlite or not rows else rows[-1].now
     found = {row.id: row for row in rows}
@@ -239,7 +239,7 @@ def _read_launches(store: Store, connection: sa.Connection, wanted: list[_Wanted
 def _read_indexes(store: Store, connection: sa.Connection, wanted: list[_Wanted]) -> None:
     if not wanted:
         return
-    indexes = {"indexes": sorted(_index_of(one.ask) for one in wanted)}
+    indexes = {"indexes": padded(sorted(_index_of(one.ask) for one in wanted))}
     if not store.is_sqlite:
         # One pod of an index at a time, and none while the index is released.
         connection.execute(_LOCK_INDEXES, indexes).all()
@@ -252,7 +252,7 @@ def _take(store: Store, connection: sa.Connection, taking: list[_Wanted], now: i
     """Claims the next candidate of each. Where a runner outside of the cluster was faster, it is tried with the one
     after, or there is nothing left."""
     rows = {one.candidates[-1].id: one for one in taking}
-    numbers = {row.id: row.attempt for row in connection.execute(_TAKE, {"ids": sorted(rows)})}
+    numbers = {row.id: row.attempt for row in connection.execute(_TAKE, {"ids": padded(sorted(rows))})}
     taken = {trial_id: one for trial_id, one in rows.items() if trial_id in numbers}
     if taken:
         pods = {one.ask.pod.uid: one.ask.pod.as_owner(now) for one in taken.values() if not one.ask.is_enrolled}

@@ -6,7 +6,7 @@ from typing import Literal
 
 import sqlalchemy as sa
 
-from grading.store.attempts import AMONG, batches, close_cells, find, results_changed
+from grading.store.attempts import AMONG, batches, close_cells, find, padded, results_changed
 from grading.store.grades import Grade, insert_grades
 from grading.store.incidents import NewIncident, record_incidents
 from grading.store.losing import Lost, lose_attempts
@@ -116,7 +116,7 @@ def deliver(
                 [{"of_attempt": one.attempt_id, "from_": one.started, "until": one.ended} for one in evidence],
             )
             for batch in batches([one.attempt_id for one in evidence]):
-                connection.execute(_JOURNAL_DONE, {"ids": batch})
+                connection.execute(_JOURNAL_DONE, {"ids": padded(batch)})
             given = _grades_of_new_ledgers(grades, {one.attempt_id for one in evidence})
             required = set(graders)
             graded = {to for to, said in given.items() if required and required <= {key for key, _ in said}}

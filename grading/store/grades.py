@@ -6,7 +6,7 @@ from typing import Literal
 
 import sqlalchemy as sa
 
-from grading.store.attempts import AMONG, batches, close_cells, find, results_changed
+from grading.store.attempts import AMONG, batches, close_cells, find, padded, results_changed
 from grading.store.errors import NotFound, StateError
 from grading.store.incidents import NewIncident, record_incidents
 from grading.store.opening import Store
@@ -86,7 +86,7 @@ def add_grades(store: Store, grades: Iterable[Grade], graders: Collection[tuple[
             and required <= had.get(of.attempt_id, set())
         ]
         for batch in batches([of.trial_id for of in finished]):
-            connection.execute(_GRADED, {"ids": batch})
+            connection.execute(_GRADED, {"ids": padded(batch)})
         close_cells(connection, {of.cell_id for of in finished})
         return outcomes
 
@@ -120,6 +120,6 @@ def _known_grades(
 ) -> dict[tuple[int, str, str], tuple[str, bool | None, str]]:
     known: dict[tuple[int, str, str], tuple[str, bool | None, str]] = {}
     for batch in batches(attempt_ids):
-        for row in connection.execute(_SAID, {"ids": batch}):
+        for row in connection.execute(_SAID, {"ids": padded(batch)}):
             known[row.attempt_id, row.grader, row.version] = (row.verdict, row.task_completed, row.checks)
     return known

@@ -6,7 +6,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from grading.store.attempts import AMONG, batches
+from grading.store.attempts import AMONG, batches, padded
 from grading.store.errors import StateError, StoreError
 from grading.store.opening import SERVER_NOW, Store
 from grading.store.tables import HELD, attempt, journal_line, trial
@@ -46,7 +46,7 @@ def journal_all(store: Store, told: Sequence[Told]) -> list[StoreError | None]:
     if len({one.attempt_id for one in told}) < len(told):
         raise StoreError("an attempt is told of twice in one transaction")
     with store.transaction("journal_lines") as connection:
-        ids = {"ids": sorted(one.attempt_id for one in told)}
+        ids = {"ids": padded(sorted(one.attempt_id for one in told))}
         attempts = {row.id: row for row in connection.execute(_JOURNALED, ids)}
         stored = _stored(connection, told)
         refused: list[StoreError | None] = []
@@ -68,9 +68,9 @@ def journal_all(store: Store, told: Sequence[Told]) -> list[StoreError | None]:
             connection.execute(journal_line.insert(), added)
         if begun:
             if store.is_sqlite:
-                connection.execute(_BEGUN, {"ids": begun, "at": store.now(connection)})
+                connection.execute(_BEGUN, {"ids": padded(begun), "at": store.now(connection)})
             else:
-                connection.execute(_BEGUN_NOW, {"ids": begun})
+                connection.execute(_BEGUN_NOW, {"ids": padded(begun)})
         return refused
 
 
@@ -80,7 +80,7 @@ def _stored(connection: sa.Connection, told: Sequence[Told]) -> dict[int, dict[i
     # Of an attempt whose first lines come there is nothing, unless they come again.
     from_start = [one.attempt_id for one in told if one.first == 0]
     if from_start:
-        for attempt_id, number, line in connection.execute(_LINES, {"ids": from_start, "from_": 0}):
+        for attempt_id, number, line in connection.execute(_LINES, {"ids": padded(from_start), "from_": 0}):
             found[attempt_id][number] = bytes(line)
     for one in told:
         if one.first > 0:
@@ -109,7 +109,7 @@ def journals(store: Store, attempt_ids: Iterable[int]) -> Journals:
     with store.reading() as connection:
         for batch in batches(sorted(set(attempt_ids))):
             of_attempt: dict[int, list[bytes]] = {}
-            for attempt_id, line in connection.execute(_JOURNALS, {"ids": batch}):
+            for attempt_id, line in connection.execute(_JOURNALS, {"ids": padded(batch)}):
                 of_attempt.setdefault(attempt_id, []).append(bytes(line) + b"\n")
             for attempt_id, lines in of_attempt.items():
                 found.read_lines(lines, f"journal of attempt {attempt_id}")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import sqlalchemy as sa
 
-from grading.store.attempts import AMONG, batches, close_cells, results_changed, secret_hash
+from grading.store.attempts import AMONG, batches, close_cells, padded, results_changed, secret_hash
 from grading.store.errors import StateError, StoreError
 from grading.store.losing import exhausted
 from grading.store.matrices import locked_state
@@ -95,8 +95,8 @@ def running(store: Store, attempt_ids: Iterable[int]) -> frozenset[int]:
         for batch in batches(ids):
             if not store.is_sqlite:
                 _lock(connection, attempt.c.id.in_(batch))
-            connection.execute(_BEGUN, {"ids": batch, "at": now})
-            begun.update(connection.execute(_RUNNING, {"ids": batch}).scalars())
+            connection.execute(_BEGUN, {"ids": padded(batch), "at": now})
+            begun.update(connection.execute(_RUNNING, {"ids": padded(batch)}).scalars())
     return frozenset(begun)
 
 
@@ -210,7 +210,7 @@ def _lease(
         return []
     opened = {row.id: secrets.token_urlsafe(24) for row in rows}
     for batch in batches(opened):
-        connection.execute(_LEASED, {"ids": batch})
+        connection.execute(_LEASED, {"ids": padded(batch)})
     made = connection.execute(
         _ATTEMPTED,
         [

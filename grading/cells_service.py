@@ -17,7 +17,7 @@ import orjson
 from pydantic import ValidationError
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
@@ -27,6 +27,7 @@ from grading.intake import LARGEST_LEDGER
 from grading.manifest import Manifest, trial_name
 from grading.planning import registered_manifest
 from grading.recovering import Unanswered, recover
+from grading.request_body import RequestRefused, Room
 from grading.store import (
     NotFound,
     StateError,
@@ -63,9 +64,6 @@ _LARGEST_TOGETHER = 256 * 1024
 _THREADS = 8
 _AWAY_SECONDS = 2
 _SETTLING_SECONDS = 2
-_FULL_SECONDS = 1
-_BODY_SECONDS = 60.0
-"""For a body to arrive: one that never does would keep its room from all others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,14 +84,6 @@ Identify = Callable[[Request], Awaitable[Cell | None]]
 """Which pod asks; None for anybody who is none of ours. Raises IdentityAway."""
 
 
-class _Refused(Exception):  # noqa: N818 - reads as what becomes of a request
-    def __init__(self, status: int, reason: str, retry_after: int | None = None) -> None:
-        super().__init__(reason)
-        self.status = status
-        self.reason = reason
-        self.retry_after = retry_after
-
-
 def cells_app(store: Store, identify: Identify, *, lease_seconds: float) -> Starlette:
     """The application of the cells' port.
 
@@ -106,7 +96,7 @@ def cells_app(store: Store, identify: Identify, *, lease_seconds: float) -> Star
     """
     service = _Cells(store, lease_seconds)
     threads = anyio.CapacityLimiter(_THREADS)
-    room = _Room(LARGEST_IN_ALL)
+    room = Room(LARGEST_IN_ALL)
 
     def route(path: str, largest: int, work: "_Work", key: "_Key | None" = None) -> Route:
         together = GroupCommit(work, key) if key is not None else None
@@ -118,27 +108,29 @@ def cells_app(store: Store, identify: Identify, *, lease_seconds: float) -> Star
                 # Before anything of the request is read: a stranger learns nothing, not even what would be wrong.
                 cell = await identify(request)
                 if cell is None:
-                    raise _Refused(401, "no pod of a cell: its token names none that runs for a launch of this store")
+                    raise RequestRefused(
+                        401, "no pod of a cell: its token names none that runs for a launch of this store"
+                    )
                 told |= {"matrix": cell.launch.matrix_id, "cell": cell.launch.cell_id, "pod": cell.pod.name}
-                with room.taken(_declared(request, largest)):
-                    asked = _Asked(cell, request, await _body(request, largest), told)
+                async with room.body(request, largest) as body:
+                    asked = _Asked(cell, request, body, told)
                     if together is not None and len(asked.body) <= _LARGEST_TOGETHER:
                         return await together.do(asked)
                     (answer,) = await anyio.to_thread.run_sync(work, [asked], limiter=threads)
                     if isinstance(answer, Exception):
                         raise answer
                     return answer
-            except _Refused as refused:
+            except RequestRefused as refused:
                 return _refusal(refused, told)
             except IdentityAway as error:
-                return _refusal(_Refused(503, f"who asks cannot be found out now: {error}", _AWAY_SECONDS), told)
+                return _refusal(RequestRefused(503, f"who asks cannot be found out now: {error}", _AWAY_SECONDS), told)
             except StoreAway as error:
                 # What is wrong with the database is for who runs it: its address is in the text.
                 told["detail"] = str(error)
-                return _refusal(_Refused(503, "the store is away", _AWAY_SECONDS), told)
+                return _refusal(RequestRefused(503, "the store is away", _AWAY_SECONDS), told)
             except StoreError as error:
                 told["detail"] = str(error)
-                return _refusal(_Refused(500, "the store refuses it: the intake's log says why"), told)
+                return _refusal(RequestRefused(500, "the store refuses it: the intake's log says why"), told)
 
         return Route(path, endpoint, methods=["POST"])
 
@@ -207,10 +199,10 @@ class _Cells:
         return self._claimed(found)
 
     def _checked(self, asked: "_Asked") -> "_Asked":
-        """Raises _Refused for a question that is not the pod's own, or of other software than the matrix is of."""
+        """Raises RequestRefused for a question that is not the pod's own, or of other software than its matrix."""
         question, cell = _document(AssignmentRequest, asked.body), asked.cell
         if (question.launch, question.index) != (cell.launch.id, cell.index):
-            raise _Refused(403, f"this pod is index {cell.index} of another launch than it says")
+            raise RequestRefused(403, f"this pod is index {cell.index} of another launch than it says")
         self._refuse_other_software(cell, question.software)
         return asked
 
@@ -233,7 +225,7 @@ class _Cells:
             asked.told.update({"outcome": "stop", "detail": found.reason})
             return Response(status_code=204)
         if isinstance(found, Settling):
-            return _Refused(503, "what a former pod of this index did is not settled yet", _SETTLING_SECONDS)
+            return RequestRefused(503, "what a former pod of this index did is not settled yet", _SETTLING_SECONDS)
         attempt, document = self._assigned(asked.cell, found)
         asked.told.update({"outcome": "assigned", "trial": attempt.trial, "attempt": attempt.id})
         return _json(document)
@@ -257,19 +249,19 @@ class _Cells:
         sent = _document(JournalLines, asked.body)
         asked.told["attempt"] = sent.attempt
         if any(entry.attempt != sent.attempt for entry in sent.entries):
-            raise _Refused(422, "entries: a line of another attempt")
+            raise RequestRefused(422, "entries: a line of another attempt")
         self._own(asked.cell, sent.attempt, asked.told)
         try:
             return journaling.Told(sent.attempt, asked.cell.pod.uid, sent.first, sent.lines())
         except TypeError as error:
-            raise _Refused(422, f"entries: {error}") from error
+            raise RequestRefused(422, f"entries: {error}") from error
 
     @staticmethod
     def _journal_answer(asked: "_Asked", of: journaling.Told, refused: StoreError | None) -> "_Answer":
         if isinstance(refused, StateError):
-            return _Refused(410, str(refused))
+            return RequestRefused(410, str(refused))
         if refused is not None:
-            return _Refused(409, str(refused))
+            return RequestRefused(409, str(refused))
         asked.told.update({"outcome": "kept", "lines": len(of.lines)})
         return Response(status_code=204)
 
@@ -353,7 +345,7 @@ class _Cells:
             # The same again, where the answer was lost; or somebody has settled it otherwise.
             if held.state == "lost":
                 return Response(status_code=204)
-            raise _Refused(410, f"attempt {sent.attempt} no longer holds its trial")
+            raise RequestRefused(410, f"attempt {sent.attempt} no longer holds its trial")
         if sent.kind == "agent_not_startable":
             # The cell first: a trial that were open in between would be handed to another pod.
             self._fail(of.cell_id, f"the agent cannot be started: {sent.message}")
@@ -371,7 +363,7 @@ class _Cells:
                 holder = (held.pod_uid, held.launch_id, held.launch_index)
                 found = self._attempts.put(attempt_id, _Attempt.of(held, holder))
         if found is None or found.holder != _holder(cell):
-            raise _Refused(403, f"attempt {attempt_id} is not this pod's")
+            raise RequestRefused(403, f"attempt {attempt_id} is not this pod's")
         told["trial"] = found.trial
         return found
 
@@ -399,7 +391,7 @@ class _Cells:
             f"{registered.version} {registered.source}: deploy the release that registered it, or register it anew"
         )
         self._fail(cell.launch.cell_id, reason)
-        raise _Refused(409, reason)
+        raise RequestRefused(409, reason)
 
     def _fail(self, cell_id: int, reason: str) -> None:
         try:
@@ -471,61 +463,6 @@ class _Recent(Generic[Key, Value]):
         return value
 
 
-class _Room:
-    """How much of the memory the bodies of requests may take together."""
-
-    def __init__(self, most: int) -> None:
-        self._left = most
-
-    def taken(self, size: int) -> "_Taken":
-        if size > self._left:
-            raise _Refused(503, "too much is being sent at once", _FULL_SECONDS)
-        self._left -= size
-        return _Taken(self, size)
-
-    def give_back(self, size: int) -> None:
-        self._left += size
-
-
-class _Taken:
-    def __init__(self, room: _Room, size: int) -> None:
-        self._room, self._size = room, size
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, *_: object) -> None:
-        self._room.give_back(self._size)
-
-
-def _declared(request: Request, largest: int) -> int:
-    """The body's length as its head says: refused before any of it is read."""
-    told = request.headers.get("content-length")
-    if told is None:
-        raise _Refused(411, "the request does not say how long its body is (Content-Length)")
-    if not (told.isascii() and told.isdigit()):
-        raise _Refused(400, "Content-Length is no number")
-    if len(told) > 15 or int(told) > largest:
-        raise _Refused(413, f"{told[:15]} bytes are more than such a request may have ({largest})")
-    return int(told)
-
-
-async def _body(request: Request, largest: int) -> bytes:
-    pieces, size = [], 0
-    try:
-        with anyio.fail_after(_BODY_SECONDS):
-            async for piece in request.stream():
-                size += len(piece)
-                if size > largest:
-                    raise _Refused(413, f"more bytes than such a request may have ({largest})")
-                pieces.append(piece)
-    except TimeoutError:
-        raise _Refused(408, f"the body did not arrive within {_BODY_SECONDS:g} s") from None
-    except ClientDisconnect:
-        raise _Refused(400, "the connection was lost before the body had arrived") from None
-    return b"".join(pieces)
-
-
 Asked = TypeVar("Asked", bound=WireModel)
 
 
@@ -535,13 +472,13 @@ def _document(model: type[Asked], body: bytes) -> Asked:
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False, include_context=False)[0]
         place = ".".join(str(part) for part in first["loc"]) or "the body"
-        raise _Refused(422, f"{place}: {first['msg']}") from error
+        raise RequestRefused(422, f"{place}: {first['msg']}") from error
 
 
 def _attempt_named(request: Request) -> int:
     text = request.query_params.get("attempt", "")
     if not (text.isascii() and text.isdigit() and 0 < len(text) < 16):
-        raise _Refused(422, "attempt: the address names the attempt by its number, /v1/ledger?attempt=N")
+        raise RequestRefused(422, "attempt: the address names the attempt by its number, /v1/ledger?attempt=N")
     return int(text)
 
 
@@ -575,14 +512,14 @@ def _each(asked: Sequence[_Asked], work: Callable[[_Asked], Found]) -> list[Foun
             found.append(work(one))
         except StoreAway:
             raise
-        except (_Refused, StoreError) as error:
+        except (RequestRefused, StoreError) as error:
             found.append(error)
     return found
 
 
 def _ledger_answer(sent: _Sent, outcome: str, following: bytes | None) -> _Answer:
     if outcome in ("bad_secret", "unknown"):  # no pod's has a secret, and attempts are never removed
-        return _Refused(403, f"attempt {sent.asked.told['attempt']} is not this pod's")
+        return RequestRefused(403, f"attempt {sent.asked.told['attempt']} is not this pod's")
     answer: dict[str, Any] = {"version": 1, "outcome": outcome}
     if following is not None:
         answer["next"] = orjson.Fragment(following)
@@ -593,7 +530,7 @@ def _json(document: bytes) -> Response:
     return Response(document, media_type="application/json")
 
 
-def _refusal(refused: _Refused, told: _Told) -> Response:
+def _refusal(refused: RequestRefused, told: _Told) -> Response:
     told.setdefault("detail", refused.reason)
     headers = {"www-authenticate": "Bearer"} if refused.status == 401 else {}
     if refused.retry_after is not None:

@@ -176,14 +176,14 @@ def test_bodies_beyond_their_size_are_refused_before_they_are_read(cluster: Clus
 def test_bodies_that_never_arrive_are_given_up(
     cluster: Cluster, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("grading.cells_service._BODY_SECONDS", 0.05)
+    monkeypatch.setattr("grading.request_body._BODY_SECONDS", 0.05)
     pod = cluster.pod(cluster.launch())
     for _ in range(6):  # more than there is room for at once
         assert "did not arrive within" in reason(client.stall(pod, LARGEST_LEDGER), 408)
 
 
 def test_what_is_sent_at_once_has_a_limit(cluster: Cluster, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("grading.cells_service._BODY_SECONDS", 1.5)
+    monkeypatch.setattr("grading.request_body._BODY_SECONDS", 1.5)
     pod = cluster.pod(cluster.launch())
     answers: list[int] = []
     threads = [

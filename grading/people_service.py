@@ -8,7 +8,7 @@ import base64
 import inspect
 import json
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from typing import Literal, TypeVar
@@ -16,6 +16,7 @@ from typing import Literal, TypeVar
 from pydantic import ValidationError
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import QueryParams
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.gzip import GZipMiddleware
@@ -79,9 +80,9 @@ def people_app(store: Store, identify: Identify, *, cells_namespace: str | None 
     """
     service = _PeopleService(store, cells_namespace)
 
-    def route(path: str, method: str, verb: Verb, work: Callable[["_Asking"], WireModel | bytes]) -> Route:
+    def route(path: str, method: str, verb: Verb, work: Callable[["_Asking"], WireModel | bytes], *takes: str) -> Route:
         async def endpoint(request: Request) -> Response:
-            return await _answer(request, identify, verb, work)
+            return await _answer(request, identify, verb, work, takes)
 
         return Route(path, endpoint, methods=[method])
 
@@ -91,11 +92,11 @@ def people_app(store: Store, identify: Identify, *, cells_namespace: str | None 
             route("/v1/whoami", "GET", "get", service.whoami),
             route("/v1/matrices", "GET", "get", service.matrices),
             route("/v1/matrices", "POST", "create", service.register),
-            route(one, "GET", "get", service.status),
-            route(f"{one}/attempts", "GET", "get", service.attempts),
+            route(one, "GET", "get", service.status, "summary"),
+            route(f"{one}/attempts", "GET", "get", service.attempts, "cell", "case", "condition"),
             route(f"{one}/manifest", "GET", "get", service.manifest),
-            route(f"{one}/ledgers", "GET", "get", service.ledgers),
-            route(f"{one}/incidents", "GET", "get", service.incidents),
+            route(f"{one}/ledgers", "GET", "get", service.ledgers, "after", "limit"),
+            route(f"{one}/incidents", "GET", "get", service.incidents, "after"),
             route(f"{one}/pause", "POST", "update", service.pause),
             route(f"{one}/resume", "POST", "update", service.resume),
             route(f"{one}/cancel", "POST", "update", service.cancel),
@@ -151,13 +152,18 @@ def _members(pairs: list[tuple[str, object]]) -> None:
 
 
 async def _answer(
-    request: Request, identify: Identify, verb: Verb, work: Callable[[_Asking], WireModel | bytes]
+    request: Request,
+    identify: Identify,
+    verb: Verb,
+    work: Callable[[_Asking], WireModel | bytes],
+    takes: Collection[str],
 ) -> Response:
     try:
         # Before anything of the request is read: a stranger learns nothing, not even what would be wrong.
         actor = await run_in_threadpool(identify, request, verb)
         if inspect.isawaitable(actor):
             actor = await actor
+        _check_parameters(request.query_params, takes)
         body = await _body(request)
         asking = _Asking(actor, request.path_params, request.query_params, body)
         found = await run_in_threadpool(work, asking)
@@ -173,6 +179,16 @@ async def _answer(
     if isinstance(found, bytes):
         return Response(found, media_type="application/json")
     return Response(found.model_dump_json(), media_type="application/json")
+
+
+def _check_parameters(given: QueryParams, takes: Collection[str]) -> None:
+    """Refuses what would be ignored: who sent it wants something else than what they would be told."""
+    for name in given:
+        if name not in takes:
+            named = ", ".join(takes) or "none"
+            raise _Refused(422, f"this request has no such parameter, of those that there are: {named}", name[:200])
+        if len(given.getlist(name)) > 1:
+            raise _Refused(422, "is given twice: keep one", name)
 
 
 async def _body(request: Request) -> bytes:
@@ -339,7 +355,10 @@ class _PeopleService:
             people.IncidentLine(kind=one.kind, detail=one.detail)
             for one in copying.read_incidents(store, matrix.id, after=0, limit=_INCIDENTS_SHOWN)
         ]
-        summary = summary_of(store, matrix) if asking.query.get("summary") != "no" else None
+        wants = asking.query.get("summary", "yes")
+        if wants not in ("yes", "no"):
+            raise _Refused(422, "must be yes or no", "summary")
+        summary = summary_of(store, matrix) if wants == "yes" else None
         return people.MatrixStatus(
             id=matrix.id,
             name=matrix.name,

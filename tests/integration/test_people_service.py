@@ -188,6 +188,34 @@ def test_stopping_takes_no_body(sqlite_server: PeopleServer, manifest: Manifest)
     assert reading.find_matrix(sqlite_server.store, registered.id).state == "running"
 
 
+@pytest.mark.parametrize(
+    ("path", "place", "told"),
+    [
+        ("?summary=maybe", "summary", "must be yes or no"),
+        ("?sumary=no", "sumary", "this request has no such parameter, of those that there are: summary"),
+        ("?summary=no&summary=yes", "summary", "is given twice: keep one"),
+        ("/attempts?case=a&only=b", "only", "this request has no such parameter, of those that there are: cell, case,"),
+        ("/ledgers?after=0&after=1", "after", "is given twice: keep one"),
+        ("/incidents?limit=3", "limit", "this request has no such parameter, of those that there are: after"),
+        ("/manifest?version=2", "version", "this request has no such parameter, of those that there are: none"),
+    ],
+)
+def test_a_parameter_that_would_be_ignored_is_refused(
+    sqlite_server: PeopleServer, manifest: Manifest, path: str, place: str, told: str
+) -> None:
+    registered = server_registered(sqlite_server, manifest)
+    found = refused(sqlite_server.request("GET", f"/v1/matrices/{registered.id}{path}"), 422)
+    assert found[0] == place
+    assert found[1].startswith(told)
+
+
+def test_a_change_with_a_parameter_changes_nothing(sqlite_server: PeopleServer, manifest: Manifest) -> None:
+    registered = server_registered(sqlite_server, manifest)
+    for what in ("pause", "cancel", "resume"):
+        refused(sqlite_server.request("POST", f"/v1/matrices/{registered.id}/{what}?case=x"), 422)
+    assert reading.find_matrix(sqlite_server.store, registered.id).state == "running"
+
+
 def test_resuming_chooses_cells_anew(sqlite_server: PeopleServer, manifest: Manifest, tmp_path: Path) -> None:
     made = server_registered(sqlite_server, manifest, only=[{"condition": "first-record-mutant"}], parallelism=3)
     assert run_cells(sqlite_server.store, tmp_path) == ["open"]

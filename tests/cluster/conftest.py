@@ -16,7 +16,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -207,6 +207,7 @@ class Cellwise:
 
     cluster: Cluster
     folder: Path
+    started: list[subprocess.Popen[str]] = field(default_factory=list)
 
     def command(self, *arguments: str) -> list[str]:
         return [sys.executable, "-m", "grading.command_line", *arguments]
@@ -226,7 +227,7 @@ class Cellwise:
         return Answer(done.returncode, done.stdout, done.stderr)
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(
+        process = subprocess.Popen(
             self.command(*arguments),
             env=self.environment(),
             cwd=self.folder,
@@ -234,12 +235,25 @@ class Cellwise:
             stderr=subprocess.PIPE,
             text=True,
         )
+        self.started.append(process)
+        return process
+
+    def end(self) -> None:
+        """Ends what a test that failed has left running: found later, it would fail another one."""
+        for process in self.started:
+            process.kill()
+            process.wait()
+            for stream in (process.stdout, process.stderr):
+                if stream is not None:
+                    stream.close()
 
 
 @pytest.fixture
 def cellwise(installed: Installed) -> Iterator[Cellwise]:
     with tempfile.TemporaryDirectory() as folder:
-        yield Cellwise(installed.cluster, Path(folder))
+        command = Cellwise(installed.cluster, Path(folder))
+        yield command
+        command.end()
 
 
 @pytest.fixture

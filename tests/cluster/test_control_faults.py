@@ -36,7 +36,7 @@ def test_a_controller_killed_ten_times_leaves_every_trial_once(
 def test_a_part_that_is_killed_midway_costs_no_attempt_that_did_something(
     cellwise: Cellwise, installed: Installed, matrix_name: str, component: str
 ) -> None:
-    sweep = Sweep(cellwise, matrix_name, SLOW % 3, cases=12)
+    sweep = Sweep(cellwise, matrix_name, SLOW % 5, cases=12)
     sweep.running_pod()
     for _ in range(2):
         kill(installed, component)
@@ -62,7 +62,7 @@ def test_two_controllers_do_each_thing_once(cellwise: Cellwise, installed: Insta
 def test_an_upgrade_during_a_matrix_loses_nothing(cellwise: Cellwise, installed: Installed, matrix_name: str) -> None:
     from conftest import RELEASE, ROOT
 
-    sweep = Sweep(cellwise, matrix_name, SLOW % 2, cases=12)
+    sweep = Sweep(cellwise, matrix_name, SLOW % 5, cases=12)
     sweep.running_pod()
     command = ["upgrade", RELEASE, str(ROOT / "charts/cellwise"), "-n", NAMESPACE, "--reuse-values"]
     command += ["--set-string", f"podAnnotations.again={time.time():.0f}"]
@@ -77,7 +77,7 @@ def test_an_upgrade_during_a_matrix_loses_nothing(cellwise: Cellwise, installed:
 def test_the_api_server_and_etcd_are_killed_midway(
     cellwise: Cellwise, installed: Installed, matrix_name: str, faults: Callable[..., str]
 ) -> None:
-    sweep = Sweep(cellwise, matrix_name, SLOW % 3, cases=12)
+    sweep = Sweep(cellwise, matrix_name, SLOW % 5, cases=12)
     sweep.running_pod()
     for component in ("kube-apiserver", "etcd"):
         faults("kill", component)

@@ -246,7 +246,7 @@ def _refuse_foreign_file(place: str, *, create: bool) -> None:
 def _engine(url: sa.URL) -> sa.Engine:
     if url.get_backend_name() != "sqlite":
         arguments = {name: value for name, value in _POSTGRESQL_WAITS.items() if name not in url.query}
-        engine = sa.create_engine(url, pool_size=_KEPT_CONNECTIONS, pool_use_lifo=True, connect_args=arguments)
+        engine = sa.create_engine(url, pool_size=_KEPT_CONNECTIONS, connect_args=arguments)
         sa.event.listen(engine, "checkout", partial(_ask_idle_connection, engine.dialect))
         sa.event.listen(engine, "checkin", _note_use)
         return engine

@@ -185,8 +185,12 @@ def _check_parameters(given: QueryParams, takes: Collection[str]) -> None:
     """Refuses what would be ignored: who sent it wants something else than what they would be told."""
     for name in given:
         if name not in takes:
-            named = ", ".join(takes) or "none"
-            raise _Refused(422, f"this request has no such parameter, of those that there are: {named}", name[:200])
+            told = (
+                f"no such parameter: this request takes {', '.join(takes)}"
+                if takes
+                else "this request takes no parameter"
+            )
+            raise _Refused(422, told, name[:200])
         if len(given.getlist(name)) > 1:
             raise _Refused(422, "is given twice: keep one", name)
 

@@ -192,12 +192,12 @@ def test_stopping_takes_no_body(sqlite_server: PeopleServer, manifest: Manifest)
     ("path", "place", "told"),
     [
         ("?summary=maybe", "summary", "must be yes or no"),
-        ("?sumary=no", "sumary", "this request has no such parameter, of those that there are: summary"),
+        ("?sumary=no", "sumary", "no such parameter: this request takes summary"),
         ("?summary=no&summary=yes", "summary", "is given twice: keep one"),
-        ("/attempts?case=a&only=b", "only", "this request has no such parameter, of those that there are: cell, case,"),
+        ("/attempts?case=a&only=b", "only", "no such parameter: this request takes cell, case, condition"),
         ("/ledgers?after=0&after=1", "after", "is given twice: keep one"),
-        ("/incidents?limit=3", "limit", "this request has no such parameter, of those that there are: after"),
-        ("/manifest?version=2", "version", "this request has no such parameter, of those that there are: none"),
+        ("/incidents?limit=3", "limit", "no such parameter: this request takes after"),
+        ("/manifest?version=2", "version", "this request takes no parameter"),
     ],
 )
 def test_a_parameter_that_would_be_ignored_is_refused(

@@ -42,7 +42,7 @@ class Sweep:
     def _holders(self) -> set[str]:
         # All in one question: a command in a pod takes its time, and short trials are over after a few.
         installed = Installed(self._cluster, None)  # type: ignore[arg-type]
-        rows = installed.sql("SELECT owner FROM attempt WHERE owner IS NOT NULL AND state IN ('leased', 'running')")
+        rows = installed.sql("SELECT owner FROM attempt WHERE owner IS NOT NULL AND state = 'running'")
         return {row[0] for row in rows}
 
     def exit_codes(self) -> list[int]:

@@ -6,10 +6,11 @@ database, and a ledger's validation takes its time: both are done in threads.
 """
 
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Hashable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from types import MappingProxyType
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import anyio
 import anyio.to_thread
@@ -47,6 +48,7 @@ from simulator.model import WireModel
 from simulator.pod_protocol import (
     LONGEST_MESSAGE,
     AssignmentRequest,
+    Following,
     JournalLines,
     Refusal,
     Unusable,
@@ -139,13 +141,14 @@ def cells_app(store: Store, identify: Identify, *, lease_seconds: float) -> Star
             route("/v1/assignment", LARGEST_QUESTION, service.assignments, _index),
             route("/v1/journal", LARGEST_JOURNAL, service.journals, _index),
             route("/v1/ledger", LARGEST_LEDGER, service.ledgers, _index),
+            route("/v1/turn", LARGEST_LEDGER, service.turns, _index),
             route("/v1/unusable", LARGEST_QUESTION, service.unusable),
         ],
         exception_handlers={HTTPException: _unrouted},
     )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, eq=False, slots=True)
 class _Asked:
     """A request of a pod, read."""
 
@@ -211,11 +214,18 @@ class _Cells:
         return [self._claim_answer(one, next(claims)) if isinstance(one, _Asked) else one for one in checked]
 
     def _claims(
-        self, asked: "Sequence[_Asked]", *, are_enrolled: bool = False
+        self,
+        asked: "Sequence[_Asked]",
+        begun: "Mapping[_Asked, Following | None]" = MappingProxyType({}),
+        *,
+        are_enrolled: bool = False,
     ) -> "Sequence[claiming.Answer | NotFound]":
         if not asked:
             return []
-        asks = [claiming.Ask(one.cell.launch.id, one.cell.index, one.cell.pod, are_enrolled) for one in asked]
+        asks = [
+            claiming.Ask(one.cell.launch.id, one.cell.index, one.cell.pod, are_enrolled, _begun(begun.get(one)))
+            for one in asked
+        ]
         return claiming.claim_all(self._store, asks, lease_seconds=self._lease_seconds)
 
     def _claim_answer(self, asked: "_Asked", found: claiming.Answer | NotFound) -> "_Answer":
@@ -233,7 +243,7 @@ class _Cells:
     def _assigned(self, cell: Cell, found: PodClaim) -> tuple[_Attempt, bytes]:
         """The attempt, and simulator/pod_protocol.py's Assigned."""
         attempt = self._attempts.put(found.attempt_id, _Attempt.of(found, _holder(cell)))
-        return attempt, _assigned(attempt, self._assignment(found.assignment_hash)[0], more=found.more)
+        return attempt, _assigned(attempt, self._assignment(found.assignment_hash)[0], found)
 
     def journals(self, asked: "Sequence[_Asked]") -> "list[_Answer]":
         """What the pods' attempts have done so far: durable when this answers."""
@@ -268,7 +278,14 @@ class _Cells:
     def ledgers(self, asked: "Sequence[_Asked]") -> "list[_Answer]":
         """The ledgers of the pods' attempts, validated, graded and in the store when this answers; for who asks for it
         the next trial of its index."""
-        found = _each(asked, self._received)
+        return self._taken(_each(asked, self._received))
+
+    def turns(self, asked: "Sequence[_Asked]") -> "list[_Answer]":
+        """The same of ledgers that come with the beginning of the next trial: its journal is in the store, too, when
+        this answers that it has begun."""
+        return self._taken(_each(asked, self._turn))
+
+    def _taken(self, found: "Sequence[_Sent | Exception]") -> "list[_Answer]":
         outcomes = self._delivered([one for one in found if isinstance(one, _Sent)])
         following = self._following(outcomes)
         return [
@@ -276,6 +293,18 @@ class _Cells:
         ]
 
     def _received(self, asked: "_Asked") -> "_Sent":
+        matrix_id, found = self._validated(asked, asked.body)
+        return _Sent(asked, matrix_id, found, wants_next=asked.request.query_params.get("next") == "1")
+
+    def _turn(self, asked: "_Asked") -> "_Sent":
+        # A ledger is canonical JSON, which has no line's end.
+        document, _, following = asked.body.partition(b"\n")
+        told = _document(Following, following)
+        matrix_id, found = self._validated(asked, document)
+        return _Sent(asked, matrix_id, found, wants_next=True, following=told)
+
+    def _validated(self, asked: "_Asked", document: bytes) -> tuple[int, Received | delivering.Quarantined]:
+        """The matrix, and the ledger of the attempt that the address names."""
         attempt_id = _attempt_named(asked.request)
         asked.told["attempt"] = attempt_id
         of = self._own(asked.cell, attempt_id, asked.told)
@@ -283,12 +312,12 @@ class _Cells:
             attempt_id,
             None,
             of.case_id,
-            asked.body,
+            document,
             assignment=self._assignment(of.assignment_hash)[1],
             trial=of.trial,
             number=of.number,
         )
-        return _Sent(asked, of.matrix_id, found, wants_next=asked.request.query_params.get("next") == "1")
+        return of.matrix_id, found
 
     def _delivered(self, sent: "list[_Sent]") -> "dict[_Sent, str]":
         outcomes: dict[_Sent, str] = {}
@@ -311,7 +340,7 @@ class _Cells:
             one.asked.told.update({"outcome": "quarantined", "detail": found.detail})
         return outcomes
 
-    def _following(self, outcomes: "dict[_Sent, str]") -> "dict[_Sent, bytes]":
+    def _following(self, outcomes: "dict[_Sent, str]") -> "dict[_Sent, _Next]":
         """The next trials of those pods that ask for one with a ledger. Its ledger is in the store: where there is no
         other trial now, or none can be claimed, the pod asks again by itself."""
         asking = {
@@ -319,12 +348,14 @@ class _Cells:
             for one, outcome in outcomes.items()
             if one.wants_next and outcome in ("accepted", "repeated")
         }
-        following: dict[_Sent, bytes] = {}
+        following: dict[_Sent, _Next] = {}
+        begun = {one.asked: one.following for one in asking.values()}
         try:
-            claims = self._claims([one.asked for one in asking.values()], are_enrolled=True)
+            claims = self._claims([one.asked for one in asking.values()], begun, are_enrolled=True)
             for one, found in zip(asking.values(), claims, strict=True):
                 if isinstance(found, PodClaim):
-                    attempt, following[one] = self._assigned(one.asked.cell, found)
+                    attempt, document = self._assigned(one.asked.cell, found)
+                    following[one] = _Next(document, found.begun)
                     one.asked.told["next"] = attempt.id
         except StoreError as error:
             for one in asking.values():
@@ -423,6 +454,15 @@ class _Sent:
     matrix_id: int
     found: Received | delivering.Quarantined
     wants_next: bool
+    following: Following | None = None
+    """What the pod has begun already of its next trial."""
+
+
+class _Next(NamedTuple):
+    """A pod's next trial: simulator/pod_protocol.py's Assigned."""
+
+    document: bytes
+    begun: bool
 
 
 _Told = dict[str, Any]
@@ -486,7 +526,7 @@ def _holder(cell: Cell) -> tuple[str, str, int]:
     return cell.pod.uid, cell.launch.id, cell.index
 
 
-def _assigned(attempt: _Attempt, document: bytes, *, more: bool) -> bytes:
+def _assigned(attempt: _Attempt, document: bytes, found: PodClaim) -> bytes:
     """simulator/pod_protocol.py's Assigned; the assignment is sent as it is stored, whatever its model may become."""
     return orjson.dumps(
         {
@@ -496,7 +536,8 @@ def _assigned(attempt: _Attempt, document: bytes, *, more: bool) -> bytes:
             "trial": attempt.trial,
             "hash": attempt.assignment_hash,
             "assignment": orjson.Fragment(document),
-            "more": more,
+            "more": found.more,
+            "after": found.after,
         }
     )
 
@@ -517,12 +558,18 @@ def _each(asked: Sequence[_Asked], work: Callable[[_Asked], Found]) -> list[Foun
     return found
 
 
-def _ledger_answer(sent: _Sent, outcome: str, following: bytes | None) -> _Answer:
+def _begun(following: Following | None) -> claiming.Begun | None:
+    return claiming.Begun(following.assignment, following.lines) if following is not None else None
+
+
+def _ledger_answer(sent: _Sent, outcome: str, following: _Next | None) -> _Answer:
     if outcome in ("bad_secret", "unknown"):  # no pod's has a secret, and attempts are never removed
         return RequestRefused(403, f"attempt {sent.asked.told['attempt']} is not this pod's")
     answer: dict[str, Any] = {"version": 1, "outcome": outcome}
     if following is not None:
-        answer["next"] = orjson.Fragment(following)
+        answer["next"] = orjson.Fragment(following.document)
+        if sent.following is not None:
+            answer["begun"] = following.begun
     return _json(orjson.dumps(answer))
 
 

@@ -159,7 +159,7 @@ class Telling:
         self._metrics.requests.labels(self._port, route, str(status)).inc()
         self._metrics.seconds.labels(self._port, route).observe(seconds)
         told = state.get("told") or {}
-        if route == "/v1/ledger" and "outcome" in told:
+        if route in ("/v1/ledger", "/v1/turn") and "outcome" in told:
             self._metrics.ledgers.labels(told["outcome"]).inc()
         line = {"port": self._port, "route": route, "status": status, "seconds": round(seconds, 4), **told}
         if "denied" in state:
@@ -173,7 +173,7 @@ class Telling:
 
 
 def _log_of_requests() -> Any:
-    """Lines as :func:`log_as_json` has them, past the standard library's logging: there are two for each trial."""
+    """Lines as :func:`log_as_json` has them, past the standard library's logging: each trial has one."""
     of_requests = structlog.wrap_logger(
         structlog.BytesLogger(sys.stdout.buffer),
         processors=[
@@ -189,7 +189,15 @@ def _log_of_requests() -> Any:
 def route_of(path: str) -> str:
     """A path without what differs from request to request; ``other`` for those that nothing serves."""
     parts = path.split("/")
-    if path in ("/v1/assignment", "/v1/journal", "/v1/ledger", "/v1/unusable", "/v1/whoami", "/v1/matrices"):
+    if path in (
+        "/v1/assignment",
+        "/v1/journal",
+        "/v1/ledger",
+        "/v1/turn",
+        "/v1/unusable",
+        "/v1/whoami",
+        "/v1/matrices",
+    ):
         return path
     if path.startswith("/v1/matrices/") and len(parts) == 4:
         return "/v1/matrices/{word}"

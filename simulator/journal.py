@@ -10,17 +10,33 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
+if TYPE_CHECKING:
+    from simulator.recorder import Lease
+
 
 def begin_line(attempt: int, assignment: str, started: int) -> bytes:
-    return b'{"attempt":%d,"begin":{"assignment":"%b","started":%d}}' % (attempt, assignment.encode(), started)
+    return line(attempt, begin_members(assignment, started))
 
 
 def call_line(attempt: int, record: dict[str, Any], started: int, ended: int) -> bytes:
-    return b'{"attempt":%d,"call":%b,"started":%d,"ended":%d}' % (attempt, orjson.dumps(record), started, ended)
+    return line(attempt, call_members(record, started, ended))
+
+
+def line(attempt: int, members: bytes) -> bytes:
+    """A line of an attempt, whose number may be known later than what stands in it."""
+    return b'{"attempt":%d,%b}' % (attempt, members)
+
+
+def begin_members(assignment: str, started: int) -> bytes:
+    return b'"begin":{"assignment":"%b","started":%d}' % (assignment.encode(), started)
+
+
+def call_members(record: dict[str, Any], started: int, ended: int) -> bytes:
+    return b'"call":%b,"started":%d,"ended":%d' % (orjson.dumps(record), started, ended)
 
 
 class Journal:
@@ -41,6 +57,9 @@ class Journal:
 
     def call(self, attempt: int, record: dict[str, Any], started: int, ended: int) -> None:
         self._write(call_line(attempt, record, started, ended) + b"\n")
+
+    def leased(self, lease: "Lease") -> "Lease":
+        return lease
 
     def ledger(self, attempt: int, document: bytes) -> None:
         self._write(b'{"attempt":%d,"ledger":%b}\n' % (attempt, document))

@@ -15,8 +15,8 @@ from urllib.parse import urlsplit
 import orjson
 
 from simulator.agent_process import AgentHost, AgentNotStartable
-from simulator.canonical import NotCanonicalizable, canonical_hash
 from simulator.pod_agents import ContainerHost, ForkedHosts
+from simulator.pod_delivery import Delivery, NotFollowed
 from simulator.pod_intake import Fenced, Intake, IntakeLost, Refused, reason
 from simulator.pod_journal import PodJournal
 from simulator.recorder import Lease, ProviderFailed, Recorder, software
@@ -128,9 +128,7 @@ class Pod:
         self._hosts = hosts
         self._intake = Intake(settings.intake, settings.token_file, settings.request_seconds, settings.retry_seconds)
         self._journal = PodJournal(self._intake)
-        self._next: dict[str, Any] | None = None
-        """A trial that came with the answer to the ledger before."""
-        self._checked: dict[str, bytes] = {}
+        self._delivery = Delivery(self._intake, brings_next=settings.agent_socket is None, told=_say_outcome)
         self._recorder = Recorder(
             self._journal,
             hosts.start,
@@ -153,12 +151,14 @@ class Pod:
             # The agent first: nothing more may happen that the journal does not say.
             self._recorder.close()
             try:
-                told = self._journal.flush_once(_LAST_WORDS_SECONDS)
-            except Fenced:
+                told = self._last_words()
+            except (Fenced, NotFollowed):
                 told = True
             return AGAIN, "terminated" if told else "terminated, the journal's end could not be sent"
         finally:
             self._recorder.close()
+            # Whatever ended the trial after it: one that is finished is told of.
+            self._delivery.last_words(_LAST_WORDS_SECONDS)
             self._hosts.close()
 
     def _run(self) -> tuple[int, str | None]:
@@ -169,8 +169,11 @@ class Pod:
                 return ended
             if not assigned["more"]:
                 break
+            if self._delivery.is_kept:
+                assigned = self._delivery.begin(assigned)
+                continue
             agent = assigned["assignment"]["agent"]
-            assigned, self._next = self._next, None
+            assigned, self._delivery.next = self._delivery.next, None
             if assigned is None:
                 try:
                     self._recorder.prepare(agent)
@@ -192,36 +195,61 @@ class Pod:
             return None
         if reply.status != 200:
             raise Refused(f"/v1/assignment: {reason(reply)}")
-        return assigned_of(_object(reply.body), self._checked)
+        return self._delivery.assigned(reply)
 
     def _run_trial(self, assigned: dict[str, Any]) -> tuple[int, str | None] | None:
         """How the pod ends, or None where it may go on."""
         started = time.monotonic()
-        attempt, assignment = assigned["attempt"], assigned["assignment"]
-        line = {"event": "trial", "attempt": attempt, "trial": assigned["trial"]}
-        outcome = "lost"
+        assignment = assigned["assignment"]
+        self._journal.expect(self._delivery.turn if self._delivery.is_kept else None)
+        outcome: str | None = "lost"
         try:
             self._journal.consequential = load_world(assignment["world"]).consequential
             self._check(assignment["agent"]["name"])
-            lease = Lease(attempt, assigned["number"], assigned["trial"], secret="")
+            lease = Lease(assigned["attempt"], assigned["number"], assigned["trial"], secret="")
             document = self._recorder.run(lease, assignment, assigned["hash"])
-            outcome = self._deliver(attempt, document, assigned["more"])
+            outcome = None
+            self._delivery.hand_over(assigned, document, _of_trial(assigned, started))
             self._journal.forget()
+        except NotFollowed:
+            outcome = None
         except AgentNotStartable as error:
+            if self._delivery.is_kept:
+                # The trial is asked for as any other: it is the one that fails for it.
+                outcome = None
+                self._delivery.deliver()
+                return self._refused()
             outcome = "agent_not_startable"
-            self._tell_unusable(attempt, outcome, str(error))
+            self._tell_unusable(assigned["attempt"], outcome, str(error))
             return NEVER, f"the agent cannot be started: {error}"
         except ProviderFailed:
             outcome = "provider_unavailable"
-            self._journal.flush()
-            self._tell_unusable(attempt, outcome, "")
-            return AGAIN, "the agent's provider could not be reached"
+            return self._without_provider(assigned)
         except Fenced:
             outcome = "fenced"
             raise
         finally:
-            _say({**line, "outcome": outcome, "seconds": round(time.monotonic() - started, 3)})
-        return None if outcome in ("accepted", "repeated") else (AGAIN, f"the ledger was {outcome}")
+            if outcome is not None and assigned["attempt"]:
+                _say_outcome(_of_trial(assigned, started), outcome)
+        return self._refused()
+
+    def _without_provider(self, assigned: dict[str, Any]) -> tuple[int, str | None] | None:
+        try:
+            self._journal.flush()
+        except NotFollowed:
+            return self._refused()
+        self._tell_unusable(assigned["attempt"], "provider_unavailable", "")
+        return AGAIN, "the agent's provider could not be reached"
+
+    def _last_words(self) -> bool:
+        """Whether the intake knows now what this pod has done."""
+        if self._delivery.is_kept:
+            return self._delivery.last_words(_LAST_WORDS_SECONDS)
+        return self._journal.flush_once(_LAST_WORDS_SECONDS)
+
+    def _refused(self) -> tuple[int, str | None] | None:
+        refused = self._delivery.refused
+        return None if refused is None else (AGAIN, f"the ledger was {refused}")
 
     def _check(self, agent: str) -> None:
         if ":" in agent and self._settings.agent_socket is None:
@@ -229,21 +257,6 @@ class Pod:
                 f"{agent} is an agent of one's own and its condition has no image: in a cluster it runs from one, "
                 "write image: REGISTRY/NAME@sha256:... beside it in the matrix file"
             )
-
-    def _deliver(self, attempt: int, document: bytes, more: bool) -> str:
-        """What became of a ledger. The next trial, where one came with the answer, is kept for its turn."""
-        # Not where the agent has a container: that one is looked at before a trial is asked for (see _run).
-        asked = "&next=1" if more and self._settings.agent_socket is None else ""
-        reply = self._intake.ask(f"/v1/ledger?attempt={attempt}{asked}", document)
-        if reply.status == 410:
-            return "fenced"
-        if reply.status != 200:
-            return f"refused, {reason(reply)}"
-        answer = _object(reply.body)
-        if isinstance(answer.get("next"), dict):
-            self._next = assigned_of(answer["next"], self._checked)
-        outcome = answer.get("outcome")
-        return outcome if isinstance(outcome, str) else f"refused, {reason(reply)}"
 
     def _tell_unusable(self, attempt: int, kind: str, message: str) -> None:
         message = message.encode(errors="replace").decode()[:2000]
@@ -253,49 +266,6 @@ class Pod:
             raise Fenced(reason(reply))
         if reply.status != 204:
             raise IntakeLost(f"/v1/unusable: {reason(reply)}")
-
-
-def assigned_of(assigned: dict[str, Any], checked: dict[str, bytes] | None = None) -> dict[str, Any]:
-    """The same, if its members are those of simulator/pod_protocol.py's Assigned, as far as this pod acts on them.
-
-    The assignment was checked before it was registered; its hash shows that it is still the same.
-
-    Args:
-        checked: assignments whose hash was found right, by that hash; this one is added. Repetitions have the same.
-
-    Raises:
-        IntakeLost: it is none.
-        Refused: it is of another version.
-    """
-    assignment = assigned.get("assignment")
-    if assigned.get("version") != 1:
-        raise Refused("the assignment is of a version that this pod's image does not know: use the chart's own image")
-    kinds = {"attempt": int, "number": int, "trial": str, "hash": str, "assignment": dict, "more": bool}
-    for name, kind in kinds.items():
-        if type(assigned.get(name)) is not kind:
-            raise IntakeLost(f"the assignment is malformed: {name}")
-    try:
-        document = orjson.dumps(assignment)
-        if checked is not None and checked.get(assigned["hash"]) == document:
-            return assigned
-        found = canonical_hash(assignment)
-    except (NotCanonicalizable, orjson.JSONEncodeError) as error:
-        raise IntakeLost("the assignment is malformed: it has no canonical JSON") from error
-    if found != assigned["hash"]:
-        raise IntakeLost("the assignment is not the one that its hash names")
-    if checked is not None:
-        checked[found] = document
-    return assigned
-
-
-def _object(body: bytes) -> dict[str, Any]:
-    try:
-        value = orjson.loads(body)
-    except ValueError:
-        value = None
-    if not isinstance(value, dict):
-        raise IntakeLost("answered with no JSON object")
-    return value
 
 
 def _text(environ: os._Environ[str] | dict[str, str], name: str) -> str:
@@ -336,6 +306,15 @@ def _place_of(error: BaseException) -> str:
         place = place.tb_next
     where = f" at {Path(place.tb_frame.f_code.co_filename).name}:{place.tb_lineno}" if place is not None else ""
     return f"{type(error).__name__}{where}"
+
+
+def _of_trial(assigned: dict[str, Any], started: float) -> dict[str, Any]:
+    seconds = round(time.monotonic() - started, 3)
+    return {"event": "trial", "attempt": assigned["attempt"], "trial": assigned["trial"], "seconds": seconds}
+
+
+def _say_outcome(said: dict[str, Any], outcome: str) -> None:
+    _say({**said, "outcome": outcome})
 
 
 def _say(line: dict[str, Any]) -> None:

@@ -14,6 +14,10 @@ request                           answer               what the recorder does wi
 the ledger's bytes, and                                with ``&next=1`` runs the trial that stands in ``next``, or asks
 where there is more ``&next=1``                        for one where there is none
 ..                                413                  too large: ends with 75
+``POST /v1/turn?attempt=N``       200 TurnAnswer       ``begun``: goes on with the trial that stands in ``next``,
+the ledger's bytes, a newline,                         otherwise throws away what it began, and does as after a ledger
+:class:`Following`
+..                                404, another         sends the ledger by itself
 ``POST /v1/unusable``             204                  ends with 78 where the agent does not load, otherwise with 75
 :class:`Unusable`
 any                               503, 429             tried again, not before ``Retry-After``
@@ -23,10 +27,10 @@ The intake checks every request against these models; the recorder, whose start 
 simulator/pod.py's few conditions.
 """
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import orjson
-from pydantic import Discriminator, Field, Tag
+from pydantic import Discriminator, Field, Tag, model_validator
 
 from simulator.assignment import Assignment
 from simulator.ledger import Call, Microseconds, Sha256, Software
@@ -62,6 +66,8 @@ class Assigned(WireModel):
     assignment: Assignment
     more: bool
     """Whether the pod is to ask again once this trial's ledger is accepted."""
+    after: Sha256 | None = None
+    """The hash of the assignment that its index's next trial has, as far as one can say now."""
 
 
 class Refusal(WireModel):
@@ -123,6 +129,65 @@ class LedgerAnswer(WireModel):
     outcome: Literal["accepted", "repeated", "fenced", "conflicting", "quarantined"]
     next: Assigned | None = None
     """The pod's next trial, where it asked for one and there is one."""
+
+
+class FollowingBegin(WireModel):
+    begin: Begin
+
+
+class FollowingCall(WireModel):
+    call: Call
+    started: Microseconds
+    ended: Microseconds
+
+
+def _kind_of_following(entry: Any) -> str:
+    if not isinstance(entry, dict):
+        return type(entry).__name__
+    return "FollowingBegin" if "begin" in entry else "FollowingCall"
+
+
+FollowingEntry = Annotated[
+    Annotated[FollowingBegin, Tag("FollowingBegin")] | Annotated[FollowingCall, Tag("FollowingCall")],
+    Discriminator(_kind_of_following),
+]
+"""A :data:`JournalLine` of a trial whose attempt is not known yet."""
+
+
+class Following(WireModel):
+    """The first lines of the journal of the trial after a ledger's, begun before the pod has a lease for it."""
+
+    version: Literal[1] = 1
+    entries: Annotated[list[FollowingEntry], Field(min_length=1)]
+
+    @model_validator(mode="after")
+    def _begins(self) -> Self:
+        if self._beginnings() != self.entries[:1]:
+            raise ValueError("the first line, and it alone, is the beginning")
+        return self
+
+    @property
+    def assignment(self) -> str:
+        """The hash of the assignment that was begun."""
+        return self._beginnings()[0].begin.assignment
+
+    def lines(self, attempt: int) -> list[bytes]:
+        """Each line as it stands in the attempt's journal, without its end."""
+        return [orjson.dumps({"attempt": attempt, **entry.model_dump(mode="json")}) for entry in self.entries]
+
+    def _beginnings(self) -> list[FollowingBegin]:
+        return [entry for entry in self.entries if isinstance(entry, FollowingBegin)]
+
+
+class TurnAnswer(WireModel):
+    """What became of a ledger, and of the trial after it."""
+
+    version: Literal[1] = 1
+    outcome: Literal["accepted", "repeated", "fenced", "conflicting", "quarantined"]
+    next: Assigned | None = None
+    """The pod's next trial, where there is one."""
+    begun: bool = False
+    """Whether the lines are that trial's journal: it has the assignment that they were begun with."""
 
 
 class Unusable(WireModel):

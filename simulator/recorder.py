@@ -54,6 +54,10 @@ class TakesCalls(Protocol):
 
     def call(self, attempt: int, record: dict[str, Any], started: int, ended: int) -> None: ...
 
+    def leased(self, lease: Lease) -> Lease:
+        """The lease of the trial that has been run, where one that is given out later stood in its place."""
+        ...
+
     def ledger(self, attempt: int, document: bytes) -> None: ...
 
     def forget(self) -> None: ...
@@ -109,8 +113,10 @@ class Recorder:
                     host.end()
                 except OSError:  # HostGone or TimeoutError
                     self._abandon(key)
+        ended = trial.now()
+        lease = self._journal.leased(lease)
         # Frames were parsed, calls checked by the session, answers by their model: there is nothing but JSON in it.
-        document = seal(*trial.parts(answer, self._envelope), canonical=canonical_of_parsed)
+        document = seal(*trial.parts(lease, answer, ended, self._envelope), canonical=canonical_of_parsed)
         self._journal.ledger(lease.attempt, document)
         return document
 
@@ -171,7 +177,7 @@ class _Trial:
         self._times: list[dict[str, int]] = []
         self._recorded = 0
         self._clock = time.time_ns() - time.monotonic_ns()
-        self.started = self._now()
+        self.started = self.now()
         self.connection_reusable = False
 
     def converse(self, connection: Connection, host: AgentHost) -> Answer:
@@ -214,15 +220,17 @@ class _Trial:
         connection.unwatch()
         return min(deadline, time.monotonic() - connection.paused + 0.05)
 
-    def parts(self, answer: Answer, of_recorder: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    def parts(
+        self, lease: Lease, answer: Answer, ended: int, of_recorder: dict[str, Any]
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
         """The ledger's content and envelope, as JSON values."""
         content = compose(self._assignment, self._session, self._customer, answer.message, answer.claims, answer.error)
         envelope = {
             "version": 1,
-            "trial": self._lease.trial,
-            "attempt": self._lease.number,
+            "trial": lease.trial,
+            "attempt": lease.number,
             "started": self.started,
-            "ended": self._now(),
+            "ended": ended,
             "calls": self._times,
             "usage": answer.usage,
             "software": software(),
@@ -232,7 +240,7 @@ class _Trial:
         return content, envelope
 
     def _take(self, line: bytes, connection: Connection, deadline: float) -> Answer | None:
-        started = self._now()
+        started = self.now()
         try:
             message = parse(line)
         except (ValueError, RecursionError):
@@ -254,7 +262,7 @@ class _Trial:
         if self._recorded > LARGEST_RECORD:
             return failure("DiskLimit")
         record = _call(self._session, message.get("tool"), message.get("arguments"), line)
-        ended = self._now()
+        ended = self.now()
         journaling = time.monotonic()
         self._journal.call(self._lease.attempt, record, started, ended)
         connection.paused += time.monotonic() - journaling
@@ -264,7 +272,7 @@ class _Trial:
         connection.send(reply, deadline)
         return None
 
-    def _now(self) -> int:
+    def now(self) -> int:
         """Microseconds since the epoch, never running backwards within a trial."""
         return (self._clock + time.monotonic_ns()) // 1000
 

@@ -4,7 +4,7 @@ A pod holds a trial from :func:`claim` until its ledger is delivered, or somebod
 (grading/store/journaling.py).
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from grading.store.attempts import AMONG, padded
 from grading.store.errors import NotFound, StoreError
+from grading.store.journaling import Told, insert_lines, keep_lines
 from grading.store.opening import SERVER_NOW, Store
 from grading.store.tables import (
     HELD,
@@ -66,6 +67,10 @@ class PodClaim:
     assignment_hash: str
     more: bool
     """Whether its index has other trials to run."""
+    after: str | None
+    """The assignment of the next of them that is open, if any."""
+    begun: bool = False
+    """Whether it has begun with the lines that were told of it, which are its journal now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +111,16 @@ class Held:
 
 
 @dataclass(frozen=True, slots=True)
+class Begun:
+    """What a pod did of a trial before it was given one."""
+
+    assignment_hash: str
+    """Of the trial that it took it for: what it did counts for a trial of that assignment alone."""
+    lines: Callable[[int], list[bytes]]
+    """The journal of that, for an attempt."""
+
+
+@dataclass(frozen=True, slots=True)
 class Ask:
     """A pod that wants the next trial of its index."""
 
@@ -114,6 +129,7 @@ class Ask:
     pod: Pod
     is_enrolled: bool = False
     """It has held an attempt before."""
+    begun: Begun | None = None
 
 
 Answer = PodClaim | Stop | Settling
@@ -147,6 +163,7 @@ def claim_all(store: Store, asks: Sequence[Ask], *, lease_seconds: float) -> lis
         now = _read_launches(store, connection, wanted)
         _read_indexes(store, connection, [one for one in wanted if one.answer is None])
         for one in wanted:
+            _repeat(store, connection, one)
             one.decide()
         until = now + round(lease_seconds * 1_000_000)
         while taking := [one for one in wanted if one.answer is None]:
@@ -170,18 +187,16 @@ class _Wanted:
         """Answers what can be answered without a claim."""
         if self.answer is not None:
             return
-        ask, launched, rows = self.ask, self.launched, self.rows
-        for row in self._held():
-            if (row.owner, row.launch_id, row.launch_index) == (ask.pod.uid, *_index_of(ask)):
-                if row.attempt_state != "leased":
-                    # Its recorder was started again within the pod. What the first one did is its attempt's end.
-                    self.answer = Settling()
-                elif launched.matrix_state == "cancelled":
-                    self.answer = Stop("the matrix is cancelled")
-                else:
-                    self.answer = self.claimed(row, row.attempt_id, row.attempt)
-                return
-        if launched.matrix_state != "running":
+        launched, rows = self.launched, self.rows
+        if (row := self.own()) is not None:
+            if row.attempt_state != "leased":
+                # Its recorder was started again within the pod. What the first one did is its attempt's end.
+                self.answer = Settling()
+            elif launched.matrix_state == "cancelled":
+                self.answer = Stop("the matrix is cancelled")
+            else:
+                self.answer = self.claimed(row, row.attempt_id, row.attempt)
+        elif launched.matrix_state != "running":
             self.answer = Stop(f"the matrix is {launched.matrix_state}")
         elif launched.state == "ended":
             self.answer = Stop("the launch has ended")
@@ -199,7 +214,15 @@ class _Wanted:
             return Settling()
         return Stop("every trial of the index is done, or somebody else's")
 
-    def claimed(self, row: Any, attempt_id: int, number: int) -> PodClaim:
+    def begins(self, row: Any) -> bool:
+        """Whether what the pod has done is of this trial."""
+        return self.ask.begun is not None and self.ask.begun.assignment_hash == row.assignment_hash
+
+    def told(self, attempt_id: int) -> list[bytes]:
+        """The lines that the pod has told of what it has begun."""
+        return self.ask.begun.lines(attempt_id) if self.ask.begun is not None else []
+
+    def claimed(self, row: Any, attempt_id: int, number: int, *, begun: bool = False) -> PodClaim:
         launched = self.launched
         return PodClaim(
             attempt_id=attempt_id,
@@ -213,7 +236,14 @@ class _Wanted:
             assignment_hash=row.assignment_hash,
             # Beside this one there is a trial to run, or one that a former pod may give back.
             more=any(other.id != row.id and other.trial_state in ("open", "leased") for other in self.rows),
+            after=next((o.assignment_hash for o in self.rows if o.id != row.id and o.trial_state == "open"), None),
+            begun=begun,
         )
+
+    def own(self) -> Any:
+        """The trial of the index that this pod holds, if any."""
+        own = (self.ask.pod.uid, *_index_of(self.ask))
+        return next((row for row in self._held() if (row.owner, row.launch_id, row.launch_index) == own), None)
 
     def _held(self) -> list[Any]:
         return [row for row in self.rows if row.attempt_state in HELD and row.trial_state == "leased"]
@@ -259,14 +289,16 @@ def _take(store: Store, connection: sa.Connection, taking: list[_Wanted], now: i
         if pods:
             enrolling = _ENROL_SQLITE if store.is_sqlite else _ENROL_POSTGRESQL
             connection.execute(enrolling, [pods[uid] for uid in sorted(pods)])
+        begun = {trial_id for trial_id, one in taken.items() if one.begins(one.candidates[-1])}
         values = [
             {
                 "trial_id": trial_id,
                 "number": numbers[trial_id],
-                "state": "leased",
+                "state": "running" if trial_id in begun else "leased",
                 "owner": one.ask.pod.uid,
                 "lease_expires": until,
                 "leased_at": now,
+                "started": now if trial_id in begun else None,
                 "after_consequential_call": False,
                 "launch_id": one.ask.launch_id,
                 "launch_index": one.ask.index,
@@ -274,12 +306,22 @@ def _take(store: Store, connection: sa.Connection, taking: list[_Wanted], now: i
             for trial_id, one in taken.items()
         ]
         attempts = {row.trial_id: row.id for row in connection.execute(_ATTEMPTED, values)}
+        insert_lines(connection, [(attempts[one], 0, taken[one].told(attempts[one])) for one in sorted(begun)])
     for trial_id, one in rows.items():
         row = one.candidates.pop()
         if trial_id in taken:
-            one.answer = one.claimed(row, attempts[trial_id], numbers[trial_id])
+            one.answer = one.claimed(row, attempts[trial_id], numbers[trial_id], begun=trial_id in begun)
         elif not one.candidates:
             one.answer = one.nothing_left()
+
+
+def _repeat(store: Store, connection: sa.Connection, one: _Wanted) -> None:
+    """Hands the same trial out again to a pod that tells again how it began it, and keeps what it has done since."""
+    row = one.own()
+    if row is not None and row.attempt_state == "running" and one.begins(row):
+        told = Told(row.attempt_id, one.ask.pod.uid, 0, one.told(row.attempt_id))
+        if keep_lines(store, connection, [told]) == [None]:
+            one.answer = one.claimed(row, row.attempt_id, row.attempt, begun=True)
 
 
 def _index_of(ask: Ask) -> tuple[str, int]:

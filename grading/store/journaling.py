@@ -1,7 +1,8 @@
 """Journaling: what pods tell of the attempts that they hold, line by line, kept until there is a ledger."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import sqlalchemy as sa
@@ -46,32 +47,40 @@ def journal_all(store: Store, told: Sequence[Told]) -> list[StoreError | None]:
     if len({one.attempt_id for one in told}) < len(told):
         raise StoreError("an attempt is told of twice in one transaction")
     with store.transaction("journal_lines") as connection:
-        ids = {"ids": padded(sorted(one.attempt_id for one in told))}
-        attempts = {row.id: row for row in connection.execute(_JOURNALED, ids)}
-        stored = _stored(connection, told)
-        refused: list[StoreError | None] = []
-        added: list[dict[str, Any]] = []
-        begun: list[int] = []
-        for one in told:
-            why = _refused(one, attempts.get(one.attempt_id), stored[one.attempt_id])
-            refused.append(why)
-            if why is not None:
-                continue
-            added += [
-                {"attempt_id": one.attempt_id, "number": number, "line": line}
-                for number, line in enumerate(one.lines, one.first)
-                if number not in stored[one.attempt_id]
-            ]
-            if attempts[one.attempt_id].state == "leased":
-                begun.append(one.attempt_id)
-        if added:
-            connection.execute(journal_line.insert(), added)
-        if begun:
-            if store.is_sqlite:
-                connection.execute(_BEGUN, {"ids": padded(begun), "at": store.now(connection)})
-            else:
-                connection.execute(_BEGUN_NOW, {"ids": padded(begun)})
-        return refused
+        return keep_lines(store, connection, told)
+
+
+def keep_lines(store: Store, connection: sa.Connection, told: Sequence[Told]) -> list[StoreError | None]:
+    """The same inside a transaction that does more."""
+    ids = {"ids": padded(sorted(one.attempt_id for one in told))}
+    attempts = {row.id: row for row in connection.execute(_JOURNALED, ids)}
+    stored = _stored(connection, told)
+    refused = [_refused(one, attempts.get(one.attempt_id), stored[one.attempt_id]) for one in told]
+    kept = [one for one, why in zip(told, refused, strict=True) if why is None]
+    insert_lines(connection, [(one.attempt_id, one.first, one.lines) for one in kept], stored)
+    begun = [one.attempt_id for one in kept if attempts[one.attempt_id].state == "leased"]
+    if begun:
+        if store.is_sqlite:
+            connection.execute(_BEGUN, {"ids": padded(begun), "at": store.now(connection)})
+        else:
+            connection.execute(_BEGUN_NOW, {"ids": padded(begun)})
+    return refused
+
+
+def insert_lines(
+    connection: sa.Connection,
+    journals: Iterable[tuple[int, int, Sequence[bytes]]],
+    stored: Mapping[int, Mapping[int, bytes]] = MappingProxyType({}),
+) -> None:
+    """Adds lines of attempts, each with the number of its first one, but for those that are stored already."""
+    added = [
+        {"attempt_id": attempt_id, "number": number, "line": line}
+        for attempt_id, first, lines in journals
+        for number, line in enumerate(lines, first)
+        if number not in stored.get(attempt_id, ())
+    ]
+    if added:
+        connection.execute(journal_line.insert(), added)
 
 
 def _stored(connection: sa.Connection, told: Sequence[Told]) -> dict[int, dict[int, bytes]]:

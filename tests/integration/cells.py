@@ -117,6 +117,14 @@ class Client:
     def deliver(self, token: str, attempt: int, document: bytes, *, asked: str = "") -> httpx.Response:
         return self.post(f"/v1/ledger?attempt={attempt}{asked}", token, document)
 
+    def turn(
+        self, token: str, attempt: int, document: bytes, entries: list[dict[str, Any]], **changes: Any
+    ) -> httpx.Response:
+        """A ledger with journal lines of a trial whose attempt is not known; those that have one are sent without."""
+        told = [{name: value for name, value in entry.items() if name != "attempt"} for entry in entries]
+        following = orjson.dumps({"version": 1, "entries": told, **changes})
+        return self.post(f"/v1/turn?attempt={attempt}", token, document + b"\n" + following)
+
     def unusable(self, token: str, attempt: int, kind: str, message: str = "") -> httpx.Response:
         sent = {"version": 1, "attempt": attempt, "kind": kind, "message": message}
         return self.post("/v1/unusable", token, orjson.dumps(sent))

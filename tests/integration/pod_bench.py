@@ -21,7 +21,16 @@ from recorded_trial import assignment
 
 from grading.intake import validate
 from simulator.canonical import canonical_hash
-from simulator.pod_protocol import Assigned, AssignmentRequest, JournalLines, LedgerAnswer, Refusal, Unusable
+from simulator.pod_protocol import (
+    Assigned,
+    AssignmentRequest,
+    Following,
+    JournalLines,
+    LedgerAnswer,
+    Refusal,
+    TurnAnswer,
+    Unusable,
+)
 
 TOKEN = "token-1"
 LAUNCH = "0123456789abcdef0123456789abcdef"
@@ -48,8 +57,12 @@ class Intake:
         self.outcome = "accepted"
         self.answers_next = False
         """Whether a ledger is answered with the next trial where the pod asks for it, as the real one does."""
+        self.tells_after = True
+        """Whether an assignment says which one comes after it."""
         self.asked_next: list[int] = []
         """The attempts with whose ledgers a pod asked for the next trial."""
+        self.turns: list[int] = []
+        """The attempts whose ledgers came with the beginning of the next trial."""
         self.fenced = False
         self.more: Callable[[int], bool] = lambda number: number < len(self.assignments)
         self._server = _Server(("127.0.0.1", 0), _Handler)
@@ -108,6 +121,7 @@ class _Handler(BaseHTTPRequestHandler):
             "/v1/assignment": self._assignment,
             "/v1/journal": self._journal,
             "/v1/ledger": lambda: self._ledger(int(parse_qs(parts.query)["attempt"][0])),
+            "/v1/turn": lambda: self._turn(int(parse_qs(parts.query)["attempt"][0])),
             "/v1/unusable": self._unusable,
         }[parts.path]()
 
@@ -123,6 +137,7 @@ class _Handler(BaseHTTPRequestHandler):
         if number == len(intake.assignments):
             return None
         given = intake.assignments[number]
+        after = intake.assignments[number + 1 : number + 2]
         return Assigned.model_validate_json(
             orjson.dumps(
                 {
@@ -133,6 +148,7 @@ class _Handler(BaseHTTPRequestHandler):
                     "hash": canonical_hash(given),
                     "assignment": given,
                     "more": intake.more(number + 1),
+                    "after": canonical_hash(after[0]) if after and intake.tells_after else None,
                 }
             )
         )
@@ -156,6 +172,24 @@ class _Handler(BaseHTTPRequestHandler):
             intake.asked_next.append(attempt)
         going_on = asked and intake.answers_next and intake.outcome in ("accepted", "repeated")
         self.answer(200, LedgerAnswer(outcome=intake.outcome, next=self._next() if going_on else None))
+
+    def _turn(self, attempt: int) -> None:
+        """As the ledger with ``next=1``; what was begun is the next trial's journal where it is of its assignment."""
+        intake = self.server.intake
+        document, _, told = self.body.partition(b"\n")
+        following = Following.model_validate_json(told)
+        validate(document, intake.assignments[attempt - 1], f"trial-{attempt}", 1)
+        intake.ledgers[attempt] = document
+        intake.turns.append(attempt)
+        going_on = intake.answers_next and intake.outcome in ("accepted", "repeated")
+        given = self._next() if going_on else None
+        begun = given is not None and given.hash == following.assignment
+        if given is not None and begun:
+            lines = following.lines(given.attempt)
+            kept = intake.journals.setdefault(given.attempt, [])
+            assert lines[: len(kept)] == kept, "other lines than before"
+            kept[:] = lines
+        self.answer(200, TurnAnswer(outcome=intake.outcome, next=given, begun=begun))
 
     def _unusable(self) -> None:
         self.server.intake.unusable.append(Unusable.model_validate_json(self.body))

@@ -481,7 +481,7 @@ class Gated(GroupCommit[Any, Any]):
 
 @pytest.fixture
 def gates(monkeypatch: pytest.MonkeyPatch) -> list[Gated]:
-    """Of assignments, journals and ledgers."""
+    """Of assignments, journals, ledgers and turns."""
     every: list[Gated] = []
     monkeypatch.setattr(Gated, "every", every, raising=False)
     monkeypatch.setattr("grading.cells_service.GroupCommit", Gated)
@@ -505,7 +505,7 @@ def together(gate: Gated, requests: list[Callable[[], Any]]) -> list[Any]:
 def test_a_bad_request_among_good_ones_fails_alone(store: Store, manifest: Any, gates: list[Gated]) -> None:
     cluster = Cluster(store, manifest, per_pod=1)
     with client_of(cluster) as client:
-        asking, journaled, delivered = gates
+        asking, journaled, delivered, _ = gates
         launches = [cluster.launch(case=case.id) for case in cluster.manifest.cases]
         pods = [cluster.pod(launch, index) for launch in launches[:3] for index in range(2)]
         first, good, wrong, stranger, last, other = pods

@@ -239,7 +239,7 @@ def paths(intake: Intake) -> list[str]:
 
 def test_a_pod_runs_all_its_trials_with_one_question(tmp_path: Path) -> None:
     with intake_with(*[control()] * 3) as intake:
-        intake.answers_next = True
+        intake.answers_next, intake.tells_after = True, False
         pod = Pod(tmp_path, intake)
         assert pod.ended() == 0
         assert paths(intake) == ["/v1/assignment", *["/v1/journal", "/v1/ledger"] * 3]
@@ -253,7 +253,7 @@ def test_a_pod_runs_all_its_trials_with_one_question(tmp_path: Path) -> None:
 
 def test_where_no_next_trial_comes_the_pod_asks_for_it(tmp_path: Path) -> None:
     with intake_with(*[control()] * 3) as intake:
-        intake.answers_next = True
+        intake.answers_next, intake.tells_after = True, False
         intake.faults["/v1/ledger"] = [None, after(lambda: setattr(intake, "answers_next", False))]
         assert Pod(tmp_path, intake).ended() == 0
         assert paths(intake) == [
@@ -274,7 +274,7 @@ def test_a_pod_whose_answer_with_the_next_trial_is_lost_goes_on_with_that_trial(
         return True
 
     with intake_with(*[control()] * 3) as intake:
-        intake.answers_next = True
+        intake.answers_next, intake.tells_after = True, False
         intake.faults["/v1/ledger"] = [unsaid]
         pod = Pod(tmp_path, intake)
         assert pod.ended() == 0
@@ -289,6 +289,7 @@ def test_a_pod_whose_answer_with_the_next_trial_is_lost_goes_on_with_that_trial(
 
 def test_a_next_trial_beside_a_ledger_that_is_not_accepted_is_not_run(tmp_path: Path) -> None:
     with intake_with(control(), control()) as intake:
+        intake.tells_after = False
         intake.faults["/v1/ledger"] = [answering(following(), outcome="conflicting")]
         pod = Pod(tmp_path, intake)
         assert pod.ended() == 75
@@ -309,6 +310,7 @@ def test_a_next_trial_beside_a_ledger_that_is_not_accepted_is_not_run(tmp_path: 
 )
 def test_a_next_trial_that_is_none_is_not_run(tmp_path: Path, changes: dict[str, Any], status: int, told: str) -> None:
     with intake_with(control(), control()) as intake:
+        intake.tells_after = False
         intake.faults["/v1/ledger"] = [answering(following() | changes)]
         pod = Pod(tmp_path, intake)
         assert pod.ended() == status

@@ -8,13 +8,22 @@ import pytest
 from pydantic import ValidationError
 
 from simulator import pod_protocol
-from simulator.journal import begin_line, call_line
-from simulator.pod import assigned_of
+from simulator.journal import begin_line, begin_members, call_line, call_members
+from simulator.pod_delivery import assigned_of
 from simulator.pod_intake import IntakeLost, Refused
-from simulator.pod_protocol import Assigned, AssignmentRequest, JournalLines, LedgerAnswer, Refusal, Unusable
+from simulator.pod_protocol import (
+    Assigned,
+    AssignmentRequest,
+    Following,
+    JournalLines,
+    LedgerAnswer,
+    Refusal,
+    TurnAnswer,
+    Unusable,
+)
 
 GOLDEN: dict[str, dict[str, Any]] = orjson.loads((Path(__file__).parent / "golden" / "cells_api_v1.json").read_bytes())
-MODELS = (AssignmentRequest, Assigned, Refusal, JournalLines, LedgerAnswer, Unusable)
+MODELS = (AssignmentRequest, Assigned, Refusal, JournalLines, LedgerAnswer, Following, TurnAnswer, Unusable)
 
 
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: model.__name__)
@@ -53,6 +62,12 @@ def test_the_pod_reads_what_the_intake_writes() -> None:
                 assigned_of(document | {"assignment": other}, checked)
 
 
+def test_an_assignment_of_an_intake_that_does_not_say_what_comes_after_is_read() -> None:
+    document = {name: value for name, value in GOLDEN["Assigned"].items() if name != "after"}
+    assert Assigned.model_validate_json(orjson.dumps(document)).after is None
+    assert assigned_of(document) == document
+
+
 def test_lines_are_those_of_a_journal_on_disk() -> None:
     calls = [
         {"tool": "list_orders", "arguments": {"customer_id": "ü"}, "result": [{"a": 1.5}, None]},
@@ -85,6 +100,31 @@ def test_lines_are_those_of_a_journal_on_disk() -> None:
 def test_a_line_that_no_recorder_writes_is_refused(line: Any) -> None:
     with pytest.raises(ValidationError):
         JournalLines.model_validate_json(orjson.dumps({"version": 1, "attempt": 7, "first": 0, "entries": [line]}))
+
+
+def test_lines_that_were_told_before_their_attempt_was_known_are_the_same_lines() -> None:
+    call = {"tool": "issue_refund", "arguments": {"order_id": "ü", "cents": 1.5}, "error": "ToolTimeout"}
+    members = [begin_members("sha256:" + "0" * 64, 5), call_members(call, 5, 6)]
+    told = Following.model_validate_json(b'{"version":1,"entries":[%b]}' % b",".join(b"{%b}" % one for one in members))
+    assert told.assignment == "sha256:" + "0" * 64
+    assert told.lines(7) == [begin_line(7, "sha256:" + "0" * 64, 5), call_line(7, call, 5, 6)]
+
+
+BEGIN = {"begin": {"assignment": "sha256:" + "0" * 64, "started": 1}}
+CALL = {"call": {"tool": "x", "arguments": {}, "result": 1}, "started": 1, "ended": 2}
+
+
+@pytest.mark.parametrize(
+    "entries", [[], [CALL], [CALL, BEGIN], [BEGIN, BEGIN], [BEGIN, CALL, BEGIN], [BEGIN, {}], [[]]]
+)
+def test_what_is_told_of_a_trial_begins_with_its_beginning(entries: list[Any]) -> None:
+    with pytest.raises(ValidationError):
+        Following.model_validate_json(orjson.dumps({"version": 1, "entries": entries}))
+
+
+def test_an_attempt_is_not_told_before_it_is_known() -> None:
+    with pytest.raises(ValidationError):
+        Following.model_validate_json(orjson.dumps({"version": 1, "entries": [BEGIN | {"attempt": 7}]}))
 
 
 @pytest.mark.parametrize("launch", ["", "0123", "0" * 31 + "G", "0" * 33])

@@ -288,7 +288,7 @@ class Outcome:
     """How many they are."""
 
 
-def outcomes(store: Store, matrix_id: int, grader: str, *, batch: int = 5000) -> Iterator[Outcome]:
+def outcomes(store: Store, matrix_id: int, grader: str, *, batch: int = 2000) -> Iterator[Outcome]:
     """What every trial came to by a grader's latest grades: counted by the database, since repetitions are alike.
 
     They come in planned order, by the first of those that are told together. ``batch`` trials at a time are counted, as

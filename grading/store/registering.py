@@ -11,6 +11,8 @@ from grading.store.inserting import insert_all
 from grading.store.opening import Store
 from grading.store.tables import assignment, cell, matrix, trial
 
+_NEW_CELL, _NEW_TRIAL = cell.insert(), trial.insert()
+
 
 @dataclass(frozen=True, slots=True)
 class NewCell:
@@ -88,7 +90,7 @@ def register(
                 }
                 for planned in batch
             ]
-            insert_all(connection, trial.insert(), rows)
+            insert_all(connection, _NEW_TRIAL, rows)
         return Registered(matrix_id, created=True)
 
 
@@ -105,7 +107,7 @@ def _add_cells(connection: sa.Connection, matrix_id: int, cells: Iterable[NewCel
             }
             for new in batch
         ]
-        insert_all(connection, cell.insert(), rows)
+        insert_all(connection, _NEW_CELL, rows)
     listed = sa.select(cell.c.condition, cell.c.case_id, cell.c.id).where(cell.c.matrix_id == matrix_id)
     return {(row.condition, row.case_id): row.id for row in connection.execute(listed)}
 

@@ -35,7 +35,7 @@ class _Assignments:
 
 def register(store: Store, manifest: Manifest) -> registering.Registered:
     """Registers a manifest with its cells and planned trials; nothing happens where it is registered already."""
-    assignments = _Assignments(manifest)
+    assignments, document = _Assignments(manifest), manifest.document()
     names = [condition.name for condition in manifest.conditions]
     cases = [case.id for case in manifest.cases]
     cells = (
@@ -43,9 +43,9 @@ def register(store: Store, manifest: Manifest) -> registering.Registered:
     )
     return registering.register(
         store,
-        manifest_hash=manifest.hash(),
+        manifest_hash=sha256(document),
         name=manifest.name,
-        manifest=manifest.document(),
+        manifest=document,
         cells=cells,
         assignments=_new_assignments(manifest, assignments),
         trials=(

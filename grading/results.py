@@ -1,6 +1,7 @@
-"""Results as the store holds them now, trial by trial: what the table and the reports are made from."""
+"""Results as the store holds them now: what the table and the reports are made from."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import orjson
 
@@ -10,14 +11,18 @@ from grading.store import Store, judgments, reading
 from grading.store.attempts import batches
 from grading.summary import Summary, TrialRow, summarize
 
+_GRADER = "structural"
+
 
 def summary_of(store: Store, matrix: reading.Matrix, *, judge: str | None = None) -> Summary:
-    """The summary of a matrix, read trial by trial.
+    """The summary of a matrix: counted by the database, or read trial by trial where each has a judgment.
 
     Args:
         judge: the hash of another judge's configuration than the registered one's.
     """
-    summary = summarize(trial_rows(store, matrix, judge=judge))
+    configuration = judge or judge_of(store, matrix)
+    rows = _alike(store, matrix) if configuration is None else _judged(store, matrix, configuration)
+    summary = summarize(rows)
     discarded = reading.discarded_after_consequential_call(store, matrix.id)
     for condition in summary.conditions:
         condition.total.discarded += discarded.get(condition.name, 0)
@@ -26,28 +31,25 @@ def summary_of(store: Store, matrix: reading.Matrix, *, judge: str | None = None
     return summary
 
 
-def trial_rows(store: Store, matrix: reading.Matrix, *, judge: str | None = None) -> Iterator[TrialRow]:
-    """A row for each planned trial, with its latest structural grade and, where there is a judge, its judgment."""
-    configuration = judge or judge_of(store, matrix)
+def _alike(store: Store, matrix: reading.Matrix) -> Iterator[TrialRow]:
+    """A row for all trials of a cell that came to the same by their latest structural grades."""
+    for one in reading.outcomes(store, matrix.id, _GRADER):
+        grade = _grade(one.verdict, one.task_completed, one.checks) if one.verdict and one.checks else None
+        yield TrialRow(one.condition, one.case_id, one.state, grade, trials=one.trials)
+
+
+def _judged(store: Store, matrix: reading.Matrix, configuration: str) -> Iterator[TrialRow]:
+    """A row for each planned trial, with its latest structural grade and its judgment."""
     for trials in batches(reading.trials(store, matrix.id, grades=True), 100):
-        judged = semantics(store, trials, configuration) if configuration is not None else {}
+        judged = semantics(store, trials, configuration)
         for trial in trials:
-            graded = next((one for one in trial.grades if one.grader == "structural"), None)
-            grade = None
-            if graded is not None:
-                grade = {
-                    "verdict": graded.verdict,
-                    "task_completed": graded.task_completed,
-                    "checks": orjson.loads(graded.checks),
-                }
-            yield TrialRow(
-                trial.condition,
-                trial.case_id,
-                trial.repetition,
-                trial.state,
-                grade,
-                semantic=judged.get(trial.id),
-            )
+            graded = next((one for one in trial.grades if one.grader == _GRADER), None)
+            grade = _grade(graded.verdict, graded.task_completed, graded.checks) if graded is not None else None
+            yield TrialRow(trial.condition, trial.case_id, trial.state, grade, semantic=judged.get(trial.id))
+
+
+def _grade(verdict: str, task_completed: bool | None, checks: str | bytes) -> dict[str, Any]:
+    return {"verdict": verdict, "task_completed": task_completed, "checks": orjson.loads(checks)}
 
 
 def semantics(store: Store, trials: list[reading.Trial], configuration_hash: str) -> dict[int, Semantic]:

@@ -16,11 +16,10 @@ if TYPE_CHECKING:
 
 
 class TrialRow(NamedTuple):
-    """What the table needs of one planned trial. Each planned trial is one row, once."""
+    """What the table needs of a planned trial, or of some of a cell that are alike. Each planned trial counts once."""
 
     condition: str
     case: str
-    repetition: int
     state: str
     """open, leased, delivered, graded or missing."""
     grade: Mapping[str, Any] | None
@@ -29,6 +28,8 @@ class TrialRow(NamedTuple):
     """Attempts at it that were replaced after they had called a refund or approval tool."""
     semantic: "Semantic | None" = None
     """What the judge's judgment came to; None where the matrix has no judge, or there is no ledger to judge."""
+    trials: int = 1
+    """How many this row stands for; 1 where there is a judgment."""
 
 
 @dataclass(slots=True)
@@ -50,22 +51,22 @@ class Tally:
     """Where the matrix has a judge."""
 
     def add(self, row: TrialRow) -> None:
-        self.planned += 1
+        self.planned += row.trials
         self.discarded += row.discarded
         grade = row.grade
         if row.state == "missing":
-            self.missing += 1
+            self.missing += row.trials
         elif grade is None:
-            self.unfinished += 1
+            self.unfinished += row.trials
         elif grade["verdict"] == "unscored":
-            self.unscored += 1
+            self.unscored += row.trials
         else:
-            self.graded += 1
-            self.contract += grade["verdict"] == "passed"
-            self.completed += grade["task_completed"] is True
+            self.graded += row.trials
+            self.contract += row.trials * (grade["verdict"] == "passed")
+            self.completed += row.trials * (grade["task_completed"] is True)
             for check in grade["checks"]:
                 if check["name"] == "wrong_order_commits":
-                    self.wrong_order_commits += check["observed"]
+                    self.wrong_order_commits += row.trials * check["observed"]
         if row.semantic is not None:
             from grading.semantic import SemanticTally
 

@@ -14,7 +14,7 @@ from urllib.parse import quote
 from grading.launchers import Role
 from k8s.kubeconfig import api_of, asking, configured
 from k8s.pod_logs import PodLogs
-from k8s.port_forward import IntakePods, NotReadyYet, PortForward
+from k8s.port_forward import IntakePods, NotReadyYet, PortForward, ReadyPod
 
 AUDIENCE = "cellwise-people"
 DEFAULT_NAMESPACE = "cellwise"
@@ -49,8 +49,7 @@ class Cluster:
         tokens = _Tokens(self._configuration, self.namespace, role)
         tokens.now()
         intake = IntakePods(self._configuration, self.namespace)
-        _await_ready(intake)
-        forward = PortForward(intake)
+        forward = PortForward(intake, _await_ready(intake))
         try:
             yield Reached(forward, tokens)
         finally:
@@ -63,18 +62,16 @@ class Cluster:
         yield from PodLogs(self._configuration, namespace or self.namespace, follow=follow, tail=tail).lines(launches)
 
 
-def _await_ready(intake: IntakePods) -> None:
+def _await_ready(intake: IntakePods) -> ReadyPod:
     """Waits for a pod of an intake that is being started, or whose node is slow to say that it is ready."""
     until = time.monotonic() + READY_SECONDS
     while True:
         try:
-            intake.ready_pods()
+            return intake.ready_pods()[0]
         except NotReadyYet:
             if time.monotonic() >= until:
                 raise
             time.sleep(_AGAIN_SECONDS)
-        else:
-            return
 
 
 class Reached:

@@ -26,6 +26,8 @@ log: Any = structlog.get_logger("cellwise.controller")
 PORT = 9090
 _SHORTEST_WAIT = 1.0
 """Seconds between two steps, at least: with hundreds of pods something always changes, and they need the processor."""
+_ASK_SECONDS = 0.2
+"""How soon it notices a new matrix, or the end of one, meanwhile."""
 _LONGEST_WAIT = 10.0
 _NOT_ADVANCING_SECONDS = 120.0
 """A loop that is slower is stuck: longer than any request may take with all its tries."""
@@ -97,9 +99,19 @@ class Controller:
         return self._wait, moved
 
     def _rest(self, seconds: float) -> None:
-        self._stopping.wait(_SHORTEST_WAIT)
+        until = time.monotonic() + _SHORTEST_WAIT
+        while (left := until - time.monotonic()) > 0:
+            if self._stopping.wait(min(_ASK_SECONDS, left)) or self._is_wanted():
+                return
         self._wake.wait(max(0.0, seconds - _SHORTEST_WAIT))
         self._wake.clear()
+
+    def _is_wanted(self) -> bool:
+        try:
+            return self._lease.held and self._reconciler.is_wanted()
+        except StoreError:
+            # The next step tells.
+            return False
 
     def _tell(self) -> None:
         metrics.API_CALLS.inc(self._api.calls - self._counted)

@@ -135,14 +135,17 @@ class PortForward:
     """A port of this machine's loopback, each connection to it carried to a ready pod.
 
     A pod that goes away takes its connections with it; the next connection goes to another one.
+
+    Args:
+        found: a pod that was ready a moment ago, where one is known: it is tried first.
     """
 
-    def __init__(self, intake: IntakePods) -> None:
+    def __init__(self, intake: IntakePods, found: ReadyPod | None = None) -> None:
         self._intake = intake
         self._listener = socket.create_server(("127.0.0.1", 0))
         host, port = self._listener.getsockname()[:2]
         self.url = f"http://{host}:{port}"
-        self._pod: ReadyPod | None = None
+        self._pod = found
         self._closed = False
         self.trouble: str | None = None
         threading.Thread(target=self._accept, name="cellwise port-forward", daemon=True).start()

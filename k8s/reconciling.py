@@ -28,6 +28,8 @@ log: Any = structlog.get_logger("cellwise.controller")
 
 _IDLE_SECONDS = 20.0
 """How long a Job of which nothing is left to run may take to end by itself."""
+_FEW_TRIALS = 40
+"""What pods may do until the next step: from then on a matrix may end at any moment."""
 
 
 class Reconciler:
@@ -60,6 +62,9 @@ class Reconciler:
         self._launcher = Launcher(store, api, settings, self.jobs)
         self._settler = Settler(store)
         self._starter = Starter(store, self._launcher, self._settler, settings, self._noticed)
+        self._active: dict[int, bool] = {}
+        """As :func:`placing.active` has it, when the last step looked."""
+        self._little_left = False
 
     def start(self) -> None:
         for mirror in self.mirrors:
@@ -80,6 +85,7 @@ class Reconciler:
             StoreError: the store cannot be used, and
             ApiError: the API server cannot: the next step begins anew.
         """
+        self._active, self._little_left = {}, False
         seen = look(self._store, *self.mirrors, self._clock())
         metrics.JOBS_IN_FLIGHT.set(len(seen.unsettled))
         metrics.ATTEMPTS_HELD.set(sum(map(len, seen.held.values())))
@@ -92,11 +98,25 @@ class Reconciler:
             elif launch.state == "created":
                 moved |= self._follow(seen, launch)
         self._look_at_strangers(seen)
+        left = 0
         for placed in seen.placed.values():
-            moved |= self._conclude(placed)
+            concluded, left_of_it = self._conclude(placed)
+            moved, left = moved | concluded, left + left_of_it
         moved |= self._starter.start(seen)
         self._forget(seen)
+        self._little_left = left <= _FEW_TRIALS
         return moved
+
+    def is_wanted(self) -> bool:
+        """Whether the next step is waited for: a matrix was placed, or the last trial of one has ended.
+
+        A small question, and one that is asked only while nothing runs or the end is near: before that, a step is soon
+        enough. False after a step that failed.
+
+        Raises:
+            StoreError: the store cannot be used.
+        """
+        return self._little_left and placing.active(self._store) != self._active
 
     # Looking
 
@@ -344,25 +364,34 @@ class Reconciler:
 
     # Matrices
 
-    def _conclude(self, placed: placing.Placed) -> bool:
-        """Starts what was placed, grades what was delivered, finishes what is done."""
+    def _conclude(self, placed: placing.Placed) -> tuple[bool, int]:
+        """Starts what was placed, grades what was delivered, finishes what is done.
+
+        Returns:
+            Whether something was moved, and how many trials are to run where the matrix does.
+        """
         if placed.state == "registered":
             # Placed by an intake that was killed before it started it.
             with suppress(StateError):
                 matrices.start(self._store, placed.matrix_id)
-            return True
+            self._active[placed.matrix_id] = True
+            return True, 0
         if placed.state in ("complete", "incomplete"):
-            return False
+            return False, 0
         counts = reading.counts(self._store, placed.matrix_id)
+        left = counts["open"] + counts["leased"] if placed.state == "running" else 0
+        if placed.state == "running":
+            self._active[placed.matrix_id] = left > 0
         if counts["delivered"]:
             self._settler.grade(placed.matrix_id)
-            return True
-        if placed.state != "running" or counts["open"] or counts["leased"]:
-            return False
+            return True, left
+        if placed.state != "running" or left:
+            return False, left
         with suppress(StateError):  # another controller, or a person, was faster
             end = matrices.finish(self._store, placed.matrix_id)
             log.info("matrix_finished", matrix=placed.matrix_id, name=placed.name, state=end)
-        return True
+        del self._active[placed.matrix_id]
+        return True, 0
 
     # Small questions
 

@@ -24,7 +24,7 @@ from grading.commands.cluster import (
     tell_phoenix,
     tell_rest,
 )
-from grading.commands.run import check_only, conclude, parsed_only, tell_executions
+from grading.commands.studies import check_only, conclude, parsed_only, tell_executions
 from grading.commands.where import Where
 from grading.manifest import Manifest, ResolvedStudy, Schedule
 from grading.people_client import only_terms

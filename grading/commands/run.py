@@ -3,7 +3,6 @@
 import gc
 import json as json_format
 import os
-import re
 import shlex
 import signal
 import sys
@@ -21,7 +20,6 @@ from grading.commands import (
     LEFT,
     MISSING,
     UNPUBLISHED,
-    WORST_FIRST,
     beside,
     fail,
     one_matrix,
@@ -31,7 +29,7 @@ from grading.commands import (
 from grading.commands.judge import check_judge, judge_stage, tell
 from grading.commands.progress import Shown, watching
 from grading.commands.publish import Target, publish_to
-from grading.file_error import nearest
+from grading.commands.studies import check_only, conclude, parsed_only, tell_executions
 from grading.launcher import Loading
 from grading.manifest import Manifest, ResolvedStudy, differences, resolve
 from grading.planning import register, registered_manifest
@@ -92,18 +90,6 @@ def run(
     conclude(loaded, results, json=json)
 
 
-def conclude(study: Study, results: list[dict[str, Any]], *, json: bool) -> None:
-    """Prints what ``--json`` asks for, and ends with the worst of the matrices' statuses."""
-    status = next(code for code in WORST_FIRST if code in [result["status"] for result in results])
-    if json and study.of_comparisons:
-        document = {"version": 1, "study": study.name, "executions": study.executions()}
-        print(json_format.dumps({**document, "comparisons": results, "status": status}))
-    elif json:
-        print(json_format.dumps(results[0]))
-    if status:
-        raise typer.Exit(status)
-
-
 @contextmanager
 def _loading(study: Study, parallelism: int | None, store: str) -> Iterator[list[Loading]]:
     """Workers that load while the store is made: all is to be run where there is none yet."""
@@ -120,14 +106,6 @@ def _loading(study: Study, parallelism: int | None, store: str) -> Iterator[list
     finally:
         for one in started:
             one.end()
-
-
-def tell_executions(study: Study) -> None:
-    counts = study.executions()
-    told = f"{study.name}: {counts['total']} executions, {counts['comparisons']} of {len(study.matrices)} comparisons"
-    if counts["calibration"]:
-        told += f", {counts['calibration']} that only calibrated the judge and are in no comparison"
-    print(told + "\n")
 
 
 def _skip_if_up_to_date(target: Target, opened: Store, listed: list[reading.Matrix]) -> None:
@@ -384,32 +362,3 @@ def check_runs_here(resolved: ResolvedStudy) -> None:
         names = ", ".join(resolved.images)
         have = "has an image, whose agent runs" if len(resolved.images) == 1 else "have images, whose agents run"
         raise fail(f"{resolved.matrix_file}: {names} {have} on a cluster alone: add --on kubernetes, or remove image")
-
-
-def check_only(only: list[str] | None, manifest: Manifest) -> None:
-    """Refuses filters that name no cell.
-
-    Raises:
-        typer.Exit: with what is known instead.
-    """
-    known = {
-        "case": [case.id for case in manifest.cases],
-        "condition": [condition.name for condition in manifest.conditions],
-    }
-    for terms in parsed_only(only):
-        for name, value in terms.items():
-            if value not in known[name]:
-                raise fail(f"--only {name}={value}: there is no such {name}:{nearest(value, known[name])}")
-
-
-def parsed_only(only: list[str] | None) -> list[dict[str, str]]:
-    """``case=a,condition=b`` as terms that must all hold."""
-    found = []
-    for text in only or []:
-        # An id may hold commas and equals signs itself.
-        before, *parts = re.split(r"(?:^|,)(case|condition)=", text)
-        terms = dict(zip(parts[::2], parts[1::2], strict=True))
-        if before or not terms or len(terms) < len(parts) // 2:
-            raise fail(f"--only {text}: write case=.., condition=.. or both with a comma between")
-        found.append(terms)
-    return found

@@ -6,17 +6,19 @@ from typing import TYPE_CHECKING, Any
 from grading.commands import one_matrix, open_store
 from grading.commands.progress import Shown, until_done
 from grading.commands.where import Where
-from grading.results import summary_of
-from grading.store import Store, reading
 
 if TYPE_CHECKING:
     from grading.commands.cluster import Connected
+    from grading.store import Store, reading
 
 
 def status(word: str | None, *, where: Where, watch: bool, store: str, json: bool) -> None:
     if not where.is_here:
         _on_cluster(word, where=where, watch=watch, json=json)
         return
+    from grading.results import summary_of
+    from grading.store import reading
+
     with open_store(store) as opened:
         if word is None and not json and not watch and len(reading.matrices(opened)) > 1:
             _print_all(opened)
@@ -83,8 +85,10 @@ def _print(found: dict[str, Any], table: str) -> None:
                 print(f"  {row}")
 
 
-def _local_progress(store: Store, matrix: reading.Matrix) -> Any:
+def _local_progress(store: "Store", matrix: "reading.Matrix") -> Any:
     """Asks how far a matrix is that some process of this store runs; None once it has ended or stopped."""
+    from grading.store import reading
+
     first: int | None = None
 
     def ask() -> Shown | None:
@@ -101,7 +105,9 @@ def _local_progress(store: Store, matrix: reading.Matrix) -> Any:
     return ask
 
 
-def _status(store: Store, matrix: reading.Matrix) -> dict[str, Any]:
+def _status(store: "Store", matrix: "reading.Matrix") -> dict[str, Any]:
+    from grading.store import reading
+
     lost = reading.lost_attempts(store, matrix.id)
     return {
         "version": 1,
@@ -124,7 +130,9 @@ def _status(store: Store, matrix: reading.Matrix) -> dict[str, Any]:
     }
 
 
-def _print_all(store: Store) -> None:
+def _print_all(store: "Store") -> None:
+    from grading.store import reading
+
     for matrix in reading.matrices(store):
         counts = reading.counts(store, matrix.id)
         done = counts["graded"] + counts["missing"]

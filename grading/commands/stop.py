@@ -6,7 +6,6 @@ from typing import Literal
 
 from grading.commands import fail, one_matrix, open_store
 from grading.commands.where import Where
-from grading.store import StateError, matrices
 
 _DONE = {"pause": "paused", "cancel": "cancelled"}
 _MEANS = {
@@ -17,6 +16,8 @@ _MEANS = {
 
 def stop(what: Literal["pause", "cancel"], word: str | None, *, where: Where, store: str, json: bool) -> None:
     if where.is_here:
+        from grading.store import StateError, matrices
+
         with open_store(store) as opened:
             matrix = one_matrix(opened, word)
             move = matrices.pause if what == "pause" else matrices.cancel

@@ -14,6 +14,7 @@ import sqlalchemy as sa
 from grading.store.attempts import batches
 from grading.store.errors import NotFound, StateError
 from grading.store.incidents import NewIncident, record_incidents
+from grading.store.inserting import insert_all
 from grading.store.matrices import locked_state
 from grading.store.opening import Store
 from grading.store.tables import LaunchState, cell, launch, launch_trial, matrix, placement, trial
@@ -94,7 +95,8 @@ def plan(store: Store, matrix_id: int, cell_id: int, *, limit: int | None = None
             ended=None,
         )
         connection.execute(_NEW, {name: getattr(new, name) for name in _NEW_COLUMNS})
-        connection.execute(
+        insert_all(
+            connection,
             _NEW_TRIALS,
             [
                 {

@@ -109,6 +109,20 @@ def placements(store: Store) -> list[Placed]:
         return [Placed(*row[:4], _placement(*row[4:])) for row in connection.execute(asked)]
 
 
+def active(store: Store) -> dict[int, bool]:
+    """The matrices on the cluster that run or are about to, and of each whether a trial is open or leased."""
+    with store.reading() as connection:
+        return {row[0]: bool(row[1]) for row in connection.execute(_ACTIVE)}
+
+
+_ACTIVE = (
+    sa.select(
+        matrix.c.id,
+        sa.exists().where(trial.c.matrix_id == matrix.c.id, trial.c.state.in_(("open", "leased"))).correlate(matrix),
+    )
+    .join(placement, placement.c.matrix_id == matrix.c.id)
+    .where(matrix.c.state.in_(("registered", "running")))
+)
 _COLUMNS = (
     placement.c.trials_per_pod, placement.c.parallelism, placement.c.queue, placement.c.document, placement.c.actor,
 )  # fmt: skip

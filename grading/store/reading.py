@@ -273,6 +273,73 @@ def trials(
         after = rows[-1][6]
 
 
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What some trials of a cell came to, all of them the same."""
+
+    condition: str
+    case_id: str
+    state: TrialState
+    verdict: str | None
+    """None, like the next two, where the grader has not graded them."""
+    task_completed: bool | None
+    checks: str | None
+    trials: int
+    """How many they are."""
+
+
+def outcomes(store: Store, matrix_id: int, grader: str, *, batch: int = 2000) -> Iterator[Outcome]:
+    """What every trial came to by a grader's latest grades: counted by the database, since repetitions are alike.
+
+    They come in planned order, by the first of those that are told together. ``batch`` trials at a time are counted, as
+    they are then: what came to the same may be told once for each batch.
+    """
+    after = -(2**31)
+    while True:
+        with store.reading() as connection:
+            rows = _tuples(connection, _OUTCOMES, after=after, of_matrix=matrix_id, of_grader=grader, at_most=batch)
+        for row in rows:
+            yield Outcome(*row[:7])
+        if sum(row[6] for row in rows) < batch:
+            return
+        after = max(row[8] for row in rows)
+
+
+def _outcomes() -> sa.Select[Any]:
+    page = (
+        sa.select(trial.c.condition, trial.c.case_id, trial.c.state, trial.c.sequence, trial.c.evidence_attempt_id)
+        .where(trial.c.matrix_id == sa.bindparam("of_matrix"), trial.c.sequence > sa.bindparam("after"))
+        .order_by(trial.c.sequence)
+        .limit(sa.bindparam("at_most", type_=sa.Integer))
+        .cte("page")
+    )
+    # Not one question for each trial: joined as a whole, it takes a twentieth of the time.
+    latest = (
+        sa.select(grade.c.attempt_id, sa.func.max(grade.c.id).label("id"))
+        .join(page, page.c.evidence_attempt_id == grade.c.attempt_id)
+        .where(grade.c.grader == sa.bindparam("of_grader"))
+        .group_by(grade.c.attempt_id)
+        .subquery("latest")
+    )
+    alike = (
+        page.c.condition, page.c.case_id, page.c.state, grade.c.verdict, grade.c.task_completed, grade.c.checks,
+    )  # fmt: skip
+    first = sa.func.min(page.c.sequence)
+    return (
+        sa.select(*alike, sa.func.count(), first, sa.func.max(page.c.sequence))
+        .select_from(
+            page.outerjoin(latest, latest.c.attempt_id == page.c.evidence_attempt_id).outerjoin(
+                grade, grade.c.id == latest.c.id
+            )
+        )
+        .group_by(*alike)
+        .order_by(first)
+    )
+
+
+_OUTCOMES = _outcomes()
+
+
 def find_trial(store: Store, trial_id: int) -> Trial:
     """One trial with its evidence and grades. Raises NotFound where there is none."""
     asked = sa.select(trial.c.matrix_id, trial.c.sequence, trial.c.cell_id).where(trial.c.id == trial_id)
@@ -478,7 +545,7 @@ def owners(store: Store) -> dict[str, int]:
         return {row.id: row.renewed for row in connection.execute(sa.select(owner.c.id, owner.c.renewed))}
 
 
-def _tuples(connection: sa.Connection, asked: sa.Select[Any], **parameters: int) -> list[tuple[Any, ...]]:
+def _tuples(connection: sa.Connection, asked: sa.Select[Any], **parameters: int | str) -> list[tuple[Any, ...]]:
     return [tuple(row) for row in connection.execute(asked, parameters)]
 
 

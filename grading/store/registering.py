@@ -7,8 +7,11 @@ import sqlalchemy as sa
 
 from grading.store.attempts import batches
 from grading.store.errors import StoreError
+from grading.store.inserting import insert_all
 from grading.store.opening import Store
 from grading.store.tables import assignment, cell, matrix, trial
+
+_NEW_CELL, _NEW_TRIAL = cell.insert(), trial.insert()
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +90,7 @@ def register(
                 }
                 for planned in batch
             ]
-            connection.execute(trial.insert(), rows)
+            insert_all(connection, _NEW_TRIAL, rows)
         return Registered(matrix_id, created=True)
 
 
@@ -104,7 +107,7 @@ def _add_cells(connection: sa.Connection, matrix_id: int, cells: Iterable[NewCel
             }
             for new in batch
         ]
-        connection.execute(cell.insert(), rows)
+        insert_all(connection, _NEW_CELL, rows)
     listed = sa.select(cell.c.condition, cell.c.case_id, cell.c.id).where(cell.c.matrix_id == matrix_id)
     return {(row.condition, row.case_id): row.id for row in connection.execute(listed)}
 
@@ -123,7 +126,7 @@ def _add_assignments(store: Store, connection: sa.Connection, assignments: Itera
     for batch in batches(assignments):
         # Sorted, so that two registrations that share assignments do not wait for each other.
         rows = [{"hash": one.hash, "document": one.document} for one in sorted(batch, key=lambda one: one.hash)]
-        connection.execute(new, rows)
+        insert_all(connection, new, rows)
         stored = sa.select(assignment.c.hash, assignment.c.document)
         documents = {
             row.hash: row.document

@@ -59,6 +59,45 @@ def test_a_matrix_runs_a_job_for_each_cell_and_leaves_none(site: Site) -> None:
     assert site.cluster.count("GET", f"{JOBS}/.*") == 0
 
 
+def test_a_step_is_wanted_at_once_for_a_new_matrix_and_for_the_end_of_one(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert not site.reconciler.is_wanted()
+    site.step()
+    assert not site.reconciler.is_wanted()
+    matrix = site.matrix(cases=2)
+    assert site.reconciler.is_wanted()
+    site.steps()
+    assert not site.reconciler.is_wanted()
+    first, second = (site.claimed(pod) for pod in site.pods)
+    site.deliver(first)
+    assert not site.reconciler.is_wanted()
+    site.deliver(second)
+    assert site.reconciler.is_wanted()
+    site.step()
+    assert site.matrix_state(matrix) == "complete"
+    assert not site.reconciler.is_wanted()
+    matrices.cancel(site.store, site.matrix("other"))
+    assert not site.reconciler.is_wanted()
+    site.finish()
+
+    with monkeypatch.context() as failing:
+        failing.setattr("k8s.reconciling.look", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            site.step()
+    site.matrix("later")
+    assert not site.reconciler.is_wanted()
+    site.finish()
+
+    monkeypatch.setattr("k8s.reconciling._FEW_TRIALS", 1)
+    site.matrix("large", cases=2)
+    site.steps()
+    for pod in site.pods:
+        site.deliver(site.claimed(pod))
+    assert not site.reconciler.is_wanted()
+    site.finish()
+
+
 def test_a_job_is_kept_for_a_while_once_it_is_recorded(make: Callable[..., Site]) -> None:
     site = make(recorded_job_seconds=600)
     matrix = site.matrix()

@@ -1,6 +1,7 @@
 """What the store holds to, on SQLite and on PostgreSQL alike: each transition, and each refusal of one."""
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
@@ -645,3 +646,31 @@ def test_trials_are_read_in_order_whatever_the_batch(store: Store) -> None:
     with pytest.raises(NotFound):
         reading.ledger_document(store, 10**9)
     assert list(reading.owners(store))
+
+
+@pytest.mark.parametrize("batch", [1, 4, 5, 12, 100])
+def test_outcomes_are_those_of_the_trials_whatever_the_batch(store: Store, batch: int) -> None:
+    other = running_matrix(store, "other", cases=3)
+    graded(store, other)
+    matrix_id = running_matrix(store, cases=3, repetitions=3)
+    claimed = graded(store, matrix_id, 9)
+    newer = [replace(passed(one.attempt_id, "sha256:v2"), verdict="failed") for one in claimed[:3]]
+    add_grades(store, [*newer, Grade(claimed[4].attempt_id, "semantic", "sha256:j1", "unscored", None, "{}")], GRADERS)
+    deliver(store, [ledger_of(one) for one in take(store, matrix_id, 2)])
+    take(store, matrix_id)
+
+    counted: Counter[tuple[object, ...]] = Counter()
+    met: list[tuple[str, str]] = []
+    for one in reading.outcomes(store, matrix_id, "structural", batch=batch):
+        counted[one.condition, one.case_id, one.state, one.verdict, one.task_completed, one.checks] += one.trials
+        met.append((one.condition, one.case_id))
+    expected: Counter[tuple[object, ...]] = Counter()
+    cells: list[tuple[str, str]] = []
+    for trial in reading.trials(store, matrix_id, grades=True):
+        of = next((one for one in trial.grades if one.grader == "structural"), None)
+        grade = (of.verdict, of.task_completed, of.checks) if of is not None else (None, None, None)
+        expected[trial.condition, trial.case_id, trial.state, *grade] += 1
+        cells.append((trial.condition, trial.case_id))
+    assert counted == expected
+    assert counted.total() == 18
+    assert list(dict.fromkeys(met)) == list(dict.fromkeys(cells))

@@ -332,8 +332,10 @@ class _Pods:
     def __init__(self, *names: str) -> None:
         self.names = list(names)
         self.connected: list[tuple[str, _Carried]] = []
+        self.looks = 0
 
     def ready_pods(self) -> list[ReadyPod]:
+        self.looks += 1
         if not self.names:
             raise ClusterUnavailable("no pod is ready")
         return [ReadyPod(name, 8081) for name in self.names]
@@ -376,6 +378,20 @@ def test_connections_go_to_a_ready_pod_and_to_another_one_when_it_is_gone() -> N
         forward.close()
     with pytest.raises(OSError, match="refused"):
         _ask(forward, b"hello")
+
+
+def test_a_pod_that_was_found_ready_is_not_looked_for_again() -> None:
+    intake = _Pods("a", "b")
+    known = intake.ready_pods()[1]
+    intake.names.remove("a")
+    forward = PortForward(intake, known)  # type: ignore[arg-type]
+    try:
+        assert _ask(forward, b"hello") == b"b:hello"
+        intake.names = ["c"]
+        assert _ask(forward, b"hello") == b"c:hello"
+    finally:
+        forward.close()
+    assert intake.looks == 2
 
 
 def test_a_pod_that_ends_ends_its_connections() -> None:

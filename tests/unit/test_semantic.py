@@ -40,7 +40,7 @@ def test_joint_is_a_conjunction_and_what_has_failed_stays_failed(structural: Any
 def rows(*results: tuple[str, SemanticState]) -> list[TrialRow]:
     return [
         TrialRow(
-            "one", f"case-{number}", 0, "graded", {"verdict": verdict, "task_completed": False, "checks": []},
+            "one", f"case-{number}", "graded", {"verdict": verdict, "task_completed": False, "checks": []},
             semantic=semantic(state, Cost("known", 5) if state == "qualified_pass" else Cost("not_dispatched")),
         )
         for number, (verdict, state) in enumerate(results)

@@ -26,7 +26,7 @@ def study(*conditions: str) -> Iterator[TrialRow]:
         for name, case in CASES.items():
             for repetition in range(2):
                 grade = graded(agent, case, backwards=repetition == 1).to_json()
-                yield TrialRow(condition, name, repetition, "graded", grade)
+                yield TrialRow(condition, name, "graded", grade)
 
 
 def on_a_terminal(summary: Any, width: int = 120) -> list[str]:
@@ -106,21 +106,21 @@ def test_conditions_stand_in_the_order_of_their_first_trial() -> None:
 
 
 def test_a_name_with_markup_or_controls_is_shown_as_text() -> None:
-    summary = summarize([TrialRow("[red]a\x1b[31m\u202eb", "case", 0, "open", None)])
+    summary = summarize([TrialRow("[red]a\x1b[31m\u202eb", "case", "open", None)])
     shown = "[red]a⟨U+001B⟩[31m⟨U+202E⟩b"
     assert summary.plain().splitlines()[1].startswith(shown + "   0/1")
     assert on_a_terminal(summary)[1].startswith(shown + "   0/1")
 
 
 def test_a_narrow_terminal_loses_no_figure() -> None:
-    summary = summarize([TrialRow("n" * 200, "case", 0, "open", None)])
+    summary = summarize([TrialRow("n" * 200, "case", "open", None)])
     shown = on_a_terminal(summary, width=80)
     assert "0/1" in shown[1]
     assert sum(line.count("n") for line in shown[1:]) == 200
 
 
 def test_wide_characters_keep_the_columns_straight() -> None:
-    plain = summarize([TrialRow("返金", "c", 0, "open", None), TrialRow("abcd", "c", 0, "open", None)]).plain()
+    plain = summarize([TrialRow("返金", "c", "open", None), TrialRow("abcd", "c", "open", None)]).plain()
     assert plain.splitlines()[1:] == [
         "返金        0/1     0         0          0                    1",
         "abcd        0/1     0         0          0                    1",

@@ -1,4 +1,7 @@
-"""How often a command that watches a matrix on a cluster asks how far it is."""
+"""What a command on a cluster loads before it asks anything, and how often one that watches a matrix asks again."""
+
+import subprocess
+import sys
 
 import pytest
 
@@ -26,3 +29,12 @@ def test_a_tenth_of_what_is_still_to_come(
 ) -> None:
     first, before, now = map(Look, seconds, done)
     assert pause_after(200 - now.done, first, before, now) == pytest.approx(expected)
+
+
+def test_a_command_on_a_cluster_loads_no_store() -> None:
+    commands = ", ".join(f"grading.commands.{name}" for name in ("cluster_run", "status", "stop", "logs"))
+    code = (
+        f"import grading.command_line, {commands}, sys; print([m for m in ('sqlalchemy', 'numpy') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "[]\n"

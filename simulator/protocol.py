@@ -180,8 +180,8 @@ def parse(line: bytes) -> Any:
         # Written back byte for byte, it named no member twice and no number changed: what most lines are.
         if orjson.dumps(value) == line:
             return value
-    except orjson.JSONDecodeError:
-        pass
+    except (orjson.JSONDecodeError, orjson.JSONEncodeError):
+        pass  # no such JSON, or too deep to be written back
     return _DECODER.decode(line.decode())
 
 

@@ -10,7 +10,6 @@ import re
 from typing import Any
 
 import orjson
-import rfc8785
 
 _OPTIONS = orjson.OPT_SORT_KEYS | orjson.OPT_STRICT_INTEGER
 
@@ -39,9 +38,12 @@ def canonical(value: Any) -> bytes:
     """
     try:
         if _needs_rfc8785(value):
+            # Loaded where a value needs it: most trials have none.
+            import rfc8785
+
             return rfc8785.dumps(value)
         return orjson.dumps(value, option=_OPTIONS)
-    except (rfc8785.CanonicalizationError, TypeError, UnicodeEncodeError, RecursionError) as error:
+    except (ValueError, TypeError, RecursionError) as error:
         raise NotCanonicalizable(str(error)) from error
 
 

@@ -5,7 +5,7 @@ tool protocol alone. Each call is journaled before it is answered. At a limit th
 sealed with what was done until then.
 """
 
-import platform
+import sys
 import time
 from collections.abc import Callable, Collection
 from functools import cache
@@ -290,4 +290,5 @@ def _error_name(name: Any) -> str:
 
 @cache
 def software() -> dict[str, str]:
-    return {**simulator_identity(), "python": platform.python_version()}
+    # What platform.python_version() says, a module that only pods would load, for this alone.
+    return {**simulator_identity(), "python": sys.version.partition(" ")[0]}

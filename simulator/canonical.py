@@ -5,8 +5,8 @@ library for the rest, namely numbers with a fraction (orjson writes ``1e16`` whe
 member names outside the Basic Multilingual Plane (RFC 8785 sorts UTF-16 code units, orjson code points).
 """
 
-import hashlib
 import re
+import sys
 from typing import Any
 
 import orjson
@@ -61,7 +61,17 @@ def canonical_of_parsed(value: Any) -> bytes:
 
 def sha256(data: bytes) -> str:
     """The digest of some bytes, in the form ``sha256:<64 hex digits>`` that every document uses."""
-    return "sha256:" + hashlib.sha256(data).hexdigest()
+    if "hashlib" in sys.modules:
+        import hashlib
+
+        return "sha256:" + hashlib.sha256(data).hexdigest()
+    # OpenSSL, which hashlib loads, hashes several times faster, but loading it takes longer than a recorder of a few
+    # trials takes to hash without it: whoever hashes much imports hashlib. The standard library's random does it so.
+    try:
+        from _sha256 import sha256 as hashed  # type: ignore[import-not-found]
+    except ImportError:  # since Python 3.12 it has another name
+        from hashlib import sha256 as hashed
+    return f"sha256:{hashed(data).hexdigest()}"
 
 
 def canonical_hash(value: Any) -> str:

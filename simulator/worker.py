@@ -4,6 +4,7 @@ The local one talks to the runner's intake over a socket on descriptor 0, in fra
 the document's bytes. It ends when the socket closes, and with the runner, however that ends.
 """
 
+import hashlib  # noqa: F401 - hashes faster: simulator/canonical.py takes it where it is loaded
 import os
 import socket
 import sys

@@ -4,8 +4,7 @@ import json
 from _thread import allocate_lock
 from typing import Any, NoReturn
 
-import orjson
-
+from simulator.json_text import dumps, loads
 from simulator.protocol import Connection
 from simulator.worlds import ToolTimeout
 
@@ -103,7 +102,7 @@ class Tools:
             answer = self._connection.receive()
         if answer is None:
             raise SystemExit("the recorder has ended this trial")
-        members = orjson.loads(answer)
+        members = loads(answer)
         if "error" in members:
             _raise(members["error"])
         return members["result"]
@@ -114,8 +113,8 @@ def _frame(tool: str, arguments: dict[str, Any]) -> bytes:
     call = {"tool": tool, "arguments": arguments}
     if all(type(value) in _PLAIN for value in arguments.values()):
         try:
-            return orjson.dumps(call)
-        except orjson.JSONEncodeError:
+            return dumps(call)
+        except TypeError:
             pass  # half a surrogate pair, or an integer beyond 64 bits
     try:
         return json.dumps(call).encode()

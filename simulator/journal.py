@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import orjson
+from simulator.json_text import dumps
 
 
 def begin_line(attempt: int, assignment: str, started: int) -> bytes:
@@ -20,7 +20,7 @@ def begin_line(attempt: int, assignment: str, started: int) -> bytes:
 
 
 def call_line(attempt: int, record: dict[str, Any], started: int, ended: int) -> bytes:
-    return b'{"attempt":%d,"call":%b,"started":%d,"ended":%d}' % (attempt, orjson.dumps(record), started, ended)
+    return b'{"attempt":%d,"call":%b,"started":%d,"ended":%d}' % (attempt, dumps(record), started, ended)
 
 
 class Journal:

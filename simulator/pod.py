@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import Any, NamedTuple, NoReturn, Protocol
 from urllib.parse import urlsplit
 
-import orjson
-
 from simulator.agent_process import AgentHost, AgentNotStartable
 from simulator.canonical import NotCanonicalizable, canonical_hash
+from simulator.json_text import dumps, loads
 from simulator.pod_agents import ContainerHost, ForkedHosts
 from simulator.pod_intake import Fenced, Intake, IntakeLost, Refused, reason
 from simulator.pod_journal import PodJournal
@@ -187,7 +186,7 @@ class Pod:
             "index": self._settings.job_index,
             "software": software(),
         }
-        reply = self._intake.ask("/v1/assignment", orjson.dumps(question))
+        reply = self._intake.ask("/v1/assignment", dumps(question))
         if reply.status == 204:
             return None
         if reply.status != 200:
@@ -248,7 +247,7 @@ class Pod:
     def _tell_unusable(self, attempt: int, kind: str, message: str) -> None:
         message = message.encode(errors="replace").decode()[:2000]
         told = {"version": 1, "attempt": attempt, "kind": kind, "message": message}
-        reply = self._intake.ask("/v1/unusable", orjson.dumps(told))
+        reply = self._intake.ask("/v1/unusable", dumps(told))
         if reply.status == 410:
             raise Fenced(reason(reply))
         if reply.status != 204:
@@ -275,11 +274,11 @@ def assigned_of(assigned: dict[str, Any], checked: dict[str, bytes] | None = Non
         if type(assigned.get(name)) is not kind:
             raise IntakeLost(f"the assignment is malformed: {name}")
     try:
-        document = orjson.dumps(assignment)
+        document = dumps(assignment)
         if checked is not None and checked.get(assigned["hash"]) == document:
             return assigned
         found = canonical_hash(assignment)
-    except (NotCanonicalizable, orjson.JSONEncodeError) as error:
+    except (NotCanonicalizable, TypeError) as error:
         raise IntakeLost("the assignment is malformed: it has no canonical JSON") from error
     if found != assigned["hash"]:
         raise IntakeLost("the assignment is not the one that its hash names")
@@ -290,7 +289,7 @@ def assigned_of(assigned: dict[str, Any], checked: dict[str, bytes] | None = Non
 
 def _object(body: bytes) -> dict[str, Any]:
     try:
-        value = orjson.loads(body)
+        value = loads(body)
     except ValueError:
         value = None
     if not isinstance(value, dict):
@@ -339,7 +338,7 @@ def _place_of(error: BaseException) -> str:
 
 
 def _say(line: dict[str, Any]) -> None:
-    os.write(2, orjson.dumps(line) + b"\n")
+    os.write(2, dumps(line) + b"\n")
 
 
 if __name__ == "__main__":

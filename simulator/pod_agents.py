@@ -12,10 +12,9 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-import orjson
-
 from simulator.agent_host import keep_environment, serve
 from simulator.agent_process import AgentHost, AgentNotStartable, HostGone, environment
+from simulator.json_text import dumps
 
 _PAUSE = 0.1
 
@@ -78,7 +77,7 @@ class ContainerHost:
         """
         control = self._connected()
         with suppress(BrokenPipeError, ConnectionResetError):  # the missing answer tells
-            control.sendall(orjson.dumps({"load": agent, "env": env}) + b"\n")
+            control.sendall(dumps({"load": agent, "env": env}) + b"\n")
         return AgentHost(control)
 
     def close(self) -> None:

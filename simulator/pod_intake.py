@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-import orjson
-
+from simulator.json_text import loads
 from simulator.pod_connection import Broken, Closed, Connection
 
 _LATER = frozenset({401, 408, 425, 429, 500, 502, 503, 504})
@@ -169,7 +168,7 @@ def reason(reply: Reply) -> str:
 
 def _told(status: int, body: bytes) -> str:
     try:
-        told = orjson.loads(body)["reason"]
+        told = loads(body)["reason"]
     except (ValueError, KeyError, TypeError):
         return f"answered {status}"
     return f"answered {status}: {str(told)[:_LONGEST_REASON]}"

@@ -4,9 +4,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-import orjson
-
 from simulator.canonical import LARGEST_INTEGER, canonical, sha256
+from simulator.json_text import dumps, loads
 from simulator.worlds import ToolTimeout, World
 
 LONGEST_TOOL_NAME = 200
@@ -29,7 +28,7 @@ class Session:
             record["error"] = type(error).__name__
         else:
             # A copy: neither the world nor the agent can change afterwards what was answered.
-            record["result"] = orjson.loads(orjson.dumps(result)) if isinstance(result, dict | list) else result
+            record["result"] = loads(dumps(result)) if isinstance(result, dict | list) else result
         self.calls.append(record)
         return record
 

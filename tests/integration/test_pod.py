@@ -81,6 +81,18 @@ def test_a_trial_is_fetched_run_journaled_and_delivered(tmp_path: Path, intake: 
     assert (end["event"], end["status"], "reason" in end) == ("end", 0, False)
 
 
+def test_a_trial_runs_where_what_would_be_slow_to_load_cannot_be(tmp_path: Path, intake: Intake) -> None:
+    """Neither its recorder nor its agent loads what a trial of a packaged agent can do without, at any point of it."""
+    lacking = tmp_path / "lacking"
+    lacking.mkdir()
+    for name in ("orjson", "pydantic", "dataclasses", "inspect", "uuid", "hashlib", "platform", "threading"):
+        (lacking / f"{name}.py").write_text("raise ImportError")
+    pod = Pod(tmp_path, intake, {"PYTHONPATH": f"{lacking}:{ROOT}"})
+    assert (pod.ended(), pod.said[-1].get("reason")) == (0, None)
+    assert intake.tools() == TOOLS
+    assert pod.said[0]["outcome"] == "accepted"
+
+
 @pytest.mark.parametrize("agent", packaged_agents())
 def test_a_packaged_agents_content_hash_is_the_local_one(tmp_path: Path, agent: str) -> None:
     from simulator.agents import load_agent

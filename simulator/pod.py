@@ -8,15 +8,13 @@ import os
 import signal
 import sys
 import time
-from pathlib import Path
 from typing import Any, NamedTuple, NoReturn, Protocol
-from urllib.parse import urlsplit
 
 from simulator.agent_process import AgentHost, AgentNotStartable
 from simulator.canonical import NotCanonicalizable, canonical_hash
 from simulator.json_text import dumps, loads
 from simulator.pod_agents import ContainerHost, ForkedHosts
-from simulator.pod_intake import Fenced, Intake, IntakeLost, Refused, reason
+from simulator.pod_intake import Fenced, Intake, IntakeLost, Refused, parts_of, reason
 from simulator.pod_journal import PodJournal
 from simulator.recorder import Lease, ProviderFailed, Recorder, software
 from simulator.worlds import load_world
@@ -37,8 +35,8 @@ class Settings(NamedTuple):
     job_index: int
     pod: str
     node: str
-    token_file: Path
-    agent_socket: Path | None
+    token_file: str
+    agent_socket: str | None
     request_seconds: float
     retry_seconds: float
     agent_start_seconds: float
@@ -92,8 +90,8 @@ def settings_of(environ: os._Environ[str] | dict[str, str]) -> Settings:
     """
     url = _text(environ, "CELLWISE_INTAKE")
     try:
-        parts = urlsplit(url)
-        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 80) > 0
+        scheme, host, port, _ = parts_of(url)
+        usable = scheme in ("http", "https") and bool(host) and (port or 80) > 0
     except ValueError:
         usable = False
     if not usable:
@@ -101,8 +99,8 @@ def settings_of(environ: os._Environ[str] | dict[str, str]) -> Settings:
     index = _text(environ, "JOB_COMPLETION_INDEX")
     if not (index.isascii() and index.isdecimal()):
         raise WrongSettings(f"JOB_COMPLETION_INDEX is {index!r}, no index of an Indexed Job")
-    token_file = Path(_text(environ, "CELLWISE_TOKEN_FILE"))
-    if not token_file.is_file():
+    token_file = _text(environ, "CELLWISE_TOKEN_FILE")
+    if not os.path.isfile(token_file):
         raise WrongSettings(f"CELLWISE_TOKEN_FILE names {token_file}, and there is no such file: is the token mounted?")
     agent_socket = environ.get("CELLWISE_AGENT_SOCKET")
     return Settings(
@@ -112,7 +110,7 @@ def settings_of(environ: os._Environ[str] | dict[str, str]) -> Settings:
         pod=_text(environ, "CELLWISE_POD_NAME"),
         node=_text(environ, "CELLWISE_NODE"),
         token_file=token_file,
-        agent_socket=Path(agent_socket) if agent_socket else None,
+        agent_socket=agent_socket or None,
         request_seconds=_number(environ, "CELLWISE_REQUEST_SECONDS", 30.0),
         retry_seconds=_number(environ, "CELLWISE_RETRY_SECONDS", 300.0),
         agent_start_seconds=_number(environ, "CELLWISE_AGENT_START_SECONDS", 120.0),
@@ -333,7 +331,7 @@ def _place_of(error: BaseException) -> str:
     place = error.__traceback__
     while place is not None and place.tb_next is not None:
         place = place.tb_next
-    where = f" at {Path(place.tb_frame.f_code.co_filename).name}:{place.tb_lineno}" if place is not None else ""
+    where = f" at {os.path.basename(place.tb_frame.f_code.co_filename)}:{place.tb_lineno}" if place is not None else ""
     return f"{type(error).__name__}{where}"
 
 

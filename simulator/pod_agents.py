@@ -10,7 +10,6 @@ import signal
 import socket
 import time
 from contextlib import suppress
-from pathlib import Path
 
 from simulator.agent_host import keep_environment, serve
 from simulator.agent_process import AgentHost, AgentNotStartable, HostGone, environment
@@ -46,6 +45,8 @@ class ForkedHosts:
 
     def _started(self, env: list[str]) -> AgentHost:
         if self._used:
+            from pathlib import Path
+
             with Path(os.devnull).open("wb") as nothing:
                 root = Path(__file__).resolve().parent.parent
                 return AgentHost.start(None, root, environment(env), nothing)
@@ -65,7 +66,7 @@ class ContainerHost:
         seconds: how long its container may take to start, or to start again after its end.
     """
 
-    def __init__(self, path: Path, seconds: float) -> None:
+    def __init__(self, path: str, seconds: float) -> None:
         self._path = path
         self._seconds = seconds
 
@@ -88,7 +89,7 @@ class ContainerHost:
         while True:
             control = socket.socket(socket.AF_UNIX)
             try:
-                control.connect(str(self._path))
+                control.connect(self._path)
             except OSError as error:
                 control.close()
                 if time.monotonic() > deadline:

@@ -42,7 +42,7 @@ def main() -> None:
     given = message["worker"]
     os.environ.update((_path(name), _path(value)) for name, value in given["environment"].items())
     journal_path = Path(_path(given["journal"]))
-    with open(_path(given["log"]), "ab", buffering=0) as log:  # noqa: PTH123
+    with open(_path(given["log"]), "ab", buffering=0) as log:
         try:
             journal = Journal(journal_path)
         except OSError as error:

@@ -27,7 +27,7 @@ class UnknownAgent(ValueError):  # noqa: N818 - reads as what is wrong
 def packaged_agents() -> list[str]:
     """The names of all packaged agents, in alphabetical order. Imports none of them."""
     # Not by pkgutil, which loads inspect to take a file's ending off.
-    files = {file for folder in __path__ for file in os.listdir(folder) if file.endswith(".py")}  # noqa: PTH208
+    files = {file for folder in __path__ for file in os.listdir(folder) if file.endswith(".py")}
     return sorted(file.removesuffix(".py").replace("_", "-") for file in files - {"__init__.py"})
 
 

@@ -28,9 +28,10 @@ RUN python -m pip install --no-compile --no-deps --require-hashes -r /tmp/requir
     && echo /opt/cellwise > "$packages/cellwise.pth"
 WORKDIR /opt/cellwise
 COPY simulator simulator
-# The standard library too, as far as a trial loads it: the official base comes without bytecode.
+# The standard library too, as far as a trial loads it, at its start or late with orjson and rfc8785: the official base
+# comes without bytecode.
 RUN python -m compileall -q --invalidation-mode unchecked-hash simulator \
-    && python -c "import importlib.util as u, os, py_compile, sys; import simulator.pod, simulator.agent_container, simulator.output, simulator.worlds.orders; \
+    && python -c "import importlib.util as u, os, py_compile, sys; import orjson, rfc8785, simulator.pod, simulator.agent_container, simulator.output, simulator.worlds.orders; \
 files = [getattr(module, '__file__', None) or '' for module in list(sys.modules.values())]; \
 [py_compile.compile(file) for file in files if file.endswith('.py') and not os.path.exists(u.cache_from_source(file))]"
 USER 65532:65532

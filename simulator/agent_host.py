@@ -22,7 +22,6 @@ from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
 from functools import cache
 from importlib import import_module
-from pathlib import Path
 from typing import Any, cast
 
 from simulator.agent import ProviderUnavailable, Request, Tools
@@ -269,7 +268,7 @@ def end_orphans(spared: Collection[int]) -> None:
 def children() -> list[int]:
     """The process ids of this process's children (Linux; elsewhere none are known)."""
     try:
-        return [int(pid) for pid in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()]
+        return [int(pid) for pid in _kernels_file(f"/proc/self/task/{os.getpid()}/children").split()]
     except OSError:
         return []
 
@@ -284,10 +283,15 @@ def keep_environment(names: Collection[str] = ()) -> None:
     os.environ.clear()
     if sys.platform == "linux":
         # After the process's name, which may hold anything: fields 50 and 51, where the environment begins and ends.
-        fields = Path("/proc/self/stat").read_bytes().rpartition(b") ")[2].split()
+        fields = _kernels_file("/proc/self/stat").rpartition(b") ")[2].split()
         begin, end = int(fields[47]), int(fields[48])
         ctypes.memset(begin, 0, end - begin)
     os.environ.update(kept)
+
+
+def _kernels_file(name: str) -> bytes:
+    with open(name, "rb") as file:
+        return file.read()
 
 
 def _redirect_input() -> None:

@@ -8,13 +8,13 @@ import sys
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 
 from simulator.protocol import Connection
 
 if TYPE_CHECKING:
     import subprocess
+    from pathlib import Path
 
 _START_SECONDS = 120.0
 _TOLD_SECONDS = 1.0
@@ -77,7 +77,7 @@ class AgentHost:
         """What it can run, where it says so; packaged agents otherwise."""
 
     @classmethod
-    def start(cls, agent: str | None, root: Path, env: Mapping[str, str], log: BinaryIO) -> "AgentHost":
+    def start(cls, agent: str | None, root: "Path", env: Mapping[str, str], log: BinaryIO) -> "AgentHost":
         """A fork server in a process of its own.
 
         Args:
@@ -90,6 +90,7 @@ class AgentHost:
             AgentNotStartable: the agent does not load.
         """
         import subprocess
+        from pathlib import Path
 
         ours, theirs = socket.socketpair()
         package_root = str(Path(__file__).resolve().parent.parent)

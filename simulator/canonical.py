@@ -5,14 +5,11 @@ library for the rest, namely numbers with a fraction (orjson writes ``1e16`` whe
 member names outside the Basic Multilingual Plane (RFC 8785 sorts UTF-16 code units, orjson code points).
 """
 
-import hashlib
 import re
+import sys
 from typing import Any
 
-import orjson
-import rfc8785
-
-_OPTIONS = orjson.OPT_SORT_KEYS | orjson.OPT_STRICT_INTEGER
+from simulator.json_text import dumps_sorted
 
 _PLAIN = frozenset({str, int, bool, type(None)})
 
@@ -39,16 +36,19 @@ def canonical(value: Any) -> bytes:
     """
     try:
         if _needs_rfc8785(value):
+            # Loaded where a value needs it: most trials have none.
+            import rfc8785
+
             return rfc8785.dumps(value)
-        return orjson.dumps(value, option=_OPTIONS)
-    except (rfc8785.CanonicalizationError, TypeError, UnicodeEncodeError, RecursionError) as error:
+        return dumps_sorted(value)
+    except (ValueError, TypeError, RecursionError) as error:
         raise NotCanonicalizable(str(error)) from error
 
 
 def canonical_of_parsed(value: Any) -> bytes:
     """The same, several times faster, for a value that a JSON parser gave: it holds no NaN and nothing but JSON."""
     try:
-        data = orjson.dumps(value, option=_OPTIONS)
+        data = dumps_sorted(value)
     except (TypeError, UnicodeEncodeError, RecursionError) as error:
         raise NotCanonicalizable(str(error)) from error
     if not data.isascii() or not data.startswith((b"{", b"[")):
@@ -59,7 +59,17 @@ def canonical_of_parsed(value: Any) -> bytes:
 
 def sha256(data: bytes) -> str:
     """The digest of some bytes, in the form ``sha256:<64 hex digits>`` that every document uses."""
-    return "sha256:" + hashlib.sha256(data).hexdigest()
+    if "hashlib" in sys.modules:
+        import hashlib
+
+        return "sha256:" + hashlib.sha256(data).hexdigest()
+    # OpenSSL, which hashlib loads, hashes several times faster, but loading it takes longer than a recorder of a few
+    # trials takes to hash without it: whoever hashes much imports hashlib. The standard library's random does it so.
+    try:
+        from _sha256 import sha256 as hashed  # type: ignore[import-not-found]
+    except ImportError:  # since Python 3.12 it has another name
+        from hashlib import sha256 as hashed
+    return f"sha256:{hashed(data).hexdigest()}"
 
 
 def canonical_hash(value: Any) -> str:

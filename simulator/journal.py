@@ -9,12 +9,13 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import orjson
+from simulator.json_text import dumps
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from simulator.recorder import Lease
 
 
@@ -36,7 +37,7 @@ def begin_members(assignment: str, started: int) -> bytes:
 
 
 def call_members(record: dict[str, Any], started: int, ended: int) -> bytes:
-    return b'"call":%b,"started":%d,"ended":%d' % (orjson.dumps(record), started, ended)
+    return b'"call":%b,"started":%d,"ended":%d' % (dumps(record), started, ended)
 
 
 class Journal:
@@ -48,7 +49,7 @@ class Journal:
         OSError: where the disk is full or read-only; the call is then not answered.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: "Path") -> None:
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         fcntl.flock(self._file, fcntl.LOCK_EX)
 
@@ -75,7 +76,7 @@ class Journal:
 
 
 @contextmanager
-def locked(path: Path, *, seconds: float) -> Iterator[bool]:
+def locked(path: "Path", *, seconds: float) -> Iterator[bool]:
     """Waits until the worker that writes a journal is gone; False where it is not after these seconds."""
     descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     deadline = time.monotonic() + seconds

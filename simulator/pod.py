@@ -8,16 +8,13 @@ import os
 import signal
 import sys
 import time
-from pathlib import Path
 from typing import Any, NamedTuple, NoReturn, Protocol
-from urllib.parse import urlsplit
-
-import orjson
 
 from simulator.agent_process import AgentHost, AgentNotStartable
+from simulator.json_text import dumps
 from simulator.pod_agents import ContainerHost, ForkedHosts
 from simulator.pod_delivery import Delivery, NotFollowed
-from simulator.pod_intake import Fenced, Intake, IntakeLost, Refused, reason
+from simulator.pod_intake import Fenced, Intake, IntakeLost, Refused, parts_of, reason
 from simulator.pod_journal import PodJournal
 from simulator.recorder import Lease, ProviderFailed, Recorder, software
 from simulator.worlds import load_world
@@ -27,6 +24,10 @@ AGAIN = 75
 NEVER = 78
 
 _LAST_WORDS_SECONDS = 5.0
+_FEW_TRIALS = 50
+"""After so many a pod loads orjson: by then it has lost as much time without it as loading it takes. Whether as many
+follow, a pod is not told."""
+
 _PR_SET_DUMPABLE = 4
 
 
@@ -38,8 +39,8 @@ class Settings(NamedTuple):
     job_index: int
     pod: str
     node: str
-    token_file: Path
-    agent_socket: Path | None
+    token_file: str
+    agent_socket: str | None
     request_seconds: float
     retry_seconds: float
     agent_start_seconds: float
@@ -93,8 +94,8 @@ def settings_of(environ: os._Environ[str] | dict[str, str]) -> Settings:
     """
     url = _text(environ, "CELLWISE_INTAKE")
     try:
-        parts = urlsplit(url)
-        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 80) > 0
+        scheme, host, port, _ = parts_of(url)
+        usable = scheme in ("http", "https") and bool(host) and (port or 80) > 0
     except ValueError:
         usable = False
     if not usable:
@@ -102,8 +103,8 @@ def settings_of(environ: os._Environ[str] | dict[str, str]) -> Settings:
     index = _text(environ, "JOB_COMPLETION_INDEX")
     if not (index.isascii() and index.isdecimal()):
         raise WrongSettings(f"JOB_COMPLETION_INDEX is {index!r}, no index of an Indexed Job")
-    token_file = Path(_text(environ, "CELLWISE_TOKEN_FILE"))
-    if not token_file.is_file():
+    token_file = _text(environ, "CELLWISE_TOKEN_FILE")
+    if not os.path.isfile(token_file):
         raise WrongSettings(f"CELLWISE_TOKEN_FILE names {token_file}, and there is no such file: is the token mounted?")
     agent_socket = environ.get("CELLWISE_AGENT_SOCKET")
     return Settings(
@@ -113,7 +114,7 @@ def settings_of(environ: os._Environ[str] | dict[str, str]) -> Settings:
         pod=_text(environ, "CELLWISE_POD_NAME"),
         node=_text(environ, "CELLWISE_NODE"),
         token_file=token_file,
-        agent_socket=Path(agent_socket) if agent_socket else None,
+        agent_socket=agent_socket or None,
         request_seconds=_number(environ, "CELLWISE_REQUEST_SECONDS", 30.0),
         retry_seconds=_number(environ, "CELLWISE_RETRY_SECONDS", 300.0),
         agent_start_seconds=_number(environ, "CELLWISE_AGENT_START_SECONDS", 120.0),
@@ -163,7 +164,11 @@ class Pod:
 
     def _run(self) -> tuple[int, str | None]:
         assigned = self._assignment()
+        trials = 0
         while assigned is not None:
+            trials += 1
+            if trials == _FEW_TRIALS:
+                import orjson  # noqa: F401 - from here on simulator/json_text.py takes it
             ended = self._run_trial(assigned)
             if ended is not None:
                 return ended
@@ -190,7 +195,7 @@ class Pod:
             "index": self._settings.job_index,
             "software": software(),
         }
-        reply = self._intake.ask("/v1/assignment", orjson.dumps(question))
+        reply = self._intake.ask("/v1/assignment", dumps(question))
         if reply.status == 204:
             return None
         if reply.status != 200:
@@ -261,7 +266,7 @@ class Pod:
     def _tell_unusable(self, attempt: int, kind: str, message: str) -> None:
         message = message.encode(errors="replace").decode()[:2000]
         told = {"version": 1, "attempt": attempt, "kind": kind, "message": message}
-        reply = self._intake.ask("/v1/unusable", orjson.dumps(told))
+        reply = self._intake.ask("/v1/unusable", dumps(told))
         if reply.status == 410:
             raise Fenced(reason(reply))
         if reply.status != 204:
@@ -304,7 +309,7 @@ def _place_of(error: BaseException) -> str:
     place = error.__traceback__
     while place is not None and place.tb_next is not None:
         place = place.tb_next
-    where = f" at {Path(place.tb_frame.f_code.co_filename).name}:{place.tb_lineno}" if place is not None else ""
+    where = f" at {os.path.basename(place.tb_frame.f_code.co_filename)}:{place.tb_lineno}" if place is not None else ""
     return f"{type(error).__name__}{where}"
 
 
@@ -318,7 +323,7 @@ def _say_outcome(said: dict[str, Any], outcome: str) -> None:
 
 
 def _say(line: dict[str, Any]) -> None:
-    os.write(2, orjson.dumps(line) + b"\n")
+    os.write(2, dumps(line) + b"\n")
 
 
 if __name__ == "__main__":

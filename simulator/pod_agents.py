@@ -10,12 +10,10 @@ import signal
 import socket
 import time
 from contextlib import suppress
-from pathlib import Path
-
-import orjson
 
 from simulator.agent_host import keep_environment, serve
 from simulator.agent_process import AgentHost, AgentNotStartable, HostGone, environment
+from simulator.json_text import dumps
 
 _PAUSE = 0.1
 
@@ -47,6 +45,8 @@ class ForkedHosts:
 
     def _started(self, env: list[str]) -> AgentHost:
         if self._used:
+            from pathlib import Path
+
             with Path(os.devnull).open("wb") as nothing:
                 root = Path(__file__).resolve().parent.parent
                 return AgentHost.start(None, root, environment(env), nothing)
@@ -66,7 +66,7 @@ class ContainerHost:
         seconds: how long its container may take to start, or to start again after its end.
     """
 
-    def __init__(self, path: Path, seconds: float) -> None:
+    def __init__(self, path: str, seconds: float) -> None:
         self._path = path
         self._seconds = seconds
 
@@ -78,7 +78,7 @@ class ContainerHost:
         """
         control = self._connected()
         with suppress(BrokenPipeError, ConnectionResetError):  # the missing answer tells
-            control.sendall(orjson.dumps({"load": agent, "env": env}) + b"\n")
+            control.sendall(dumps({"load": agent, "env": env}) + b"\n")
         return AgentHost(control)
 
     def close(self) -> None:
@@ -89,7 +89,7 @@ class ContainerHost:
         while True:
             control = socket.socket(socket.AF_UNIX)
             try:
-                control.connect(str(self._path))
+                control.connect(self._path)
             except OSError as error:
                 control.close()
                 if time.monotonic() > deadline:

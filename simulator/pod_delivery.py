@@ -9,9 +9,8 @@ what was begun is thrown away.
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-import orjson
-
 from simulator.canonical import NotCanonicalizable, canonical_hash
+from simulator.json_text import dumps, loads
 from simulator.pod_intake import Away, Intake, IntakeLost, Refused, Reply, reason
 from simulator.recorder import Lease
 
@@ -183,11 +182,11 @@ def assigned_of(assigned: dict[str, Any], checked: dict[str, bytes] | None = Non
         if type(assigned.get(name)) is not kind:
             raise IntakeLost(f"the assignment is malformed: {name}")
     try:
-        document = orjson.dumps(assignment)
+        document = dumps(assignment)
         if checked is not None and checked.get(assigned["hash"]) == document:
             return assigned
         found = canonical_hash(assignment)
-    except (NotCanonicalizable, orjson.JSONEncodeError) as error:
+    except (NotCanonicalizable, TypeError) as error:
         raise IntakeLost("the assignment is malformed: it has no canonical JSON") from error
     if found != assigned["hash"]:
         raise IntakeLost("the assignment is not the one that its hash names")
@@ -198,7 +197,7 @@ def assigned_of(assigned: dict[str, Any], checked: dict[str, bytes] | None = Non
 
 def _object(body: bytes) -> dict[str, Any]:
     try:
-        value = orjson.loads(body)
+        value = loads(body)
     except ValueError:
         value = None
     if not isinstance(value, dict):

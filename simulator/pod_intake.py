@@ -9,13 +9,13 @@ import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from typing import Any, NamedTuple
-from urllib.parse import urlsplit
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import orjson
-
+from simulator.json_text import loads
 from simulator.pod_connection import Broken, Closed, Connection
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 _LATER = frozenset({401, 408, 425, 429, 500, 502, 503, 504})
 """Answers after which the same may go well: 401 too, since a token runs out and is renewed on disk."""
@@ -51,6 +51,31 @@ class Reply(NamedTuple):
     body: bytes
 
 
+_OF_NAMES = "abcdefghijklmnopqrstuvwxyz0123456789.-"
+_OF_PATHS = _OF_NAMES + "/_"
+
+
+def parts_of(url: str) -> tuple[str, str, int | None, str]:
+    """A URL's scheme, host, port and path. One such as the controller writes is told at once, any other by urllib,
+    which is slow to load.
+
+    Raises:
+        ValueError: it is none.
+    """
+    scheme, _, rest = url.partition("://")
+    place, slash, path = rest.partition("/")
+    host, colon, port = place.partition(":")
+    if scheme in ("http", "https") and host and not host.strip(_OF_NAMES) and not path.strip(_OF_PATHS):
+        if not colon:
+            return scheme, host, None, slash + path
+        if port.isascii() and port.isdecimal() and len(port) <= 5 and int(port) <= 65_535:
+            return scheme, host, int(port), slash + path
+    from urllib.parse import urlsplit
+
+    parts = urlsplit(url)
+    return parts.scheme, parts.hostname or "", parts.port, parts.path
+
+
 class Intake:
     """One connection, opened again where it was lost. Not for two threads.
 
@@ -61,11 +86,11 @@ class Intake:
         retry_seconds: how long one that goes wrong is given again before the intake counts as lost.
     """
 
-    def __init__(self, url: str, token_file: Path, request_seconds: float, retry_seconds: float) -> None:
-        parts = urlsplit(url)
-        tls = parts.scheme == "https"
-        self._connection = Connection(parts.hostname or "", parts.port or (443 if tls else 80), tls=tls)
-        self._path = parts.path.rstrip("/")
+    def __init__(self, url: str, token_file: "str | Path", request_seconds: float, retry_seconds: float) -> None:
+        scheme, host, port, path = parts_of(url)
+        tls = scheme == "https"
+        self._connection = Connection(host, port or (443 if tls else 80), tls=tls)
+        self._path = path.rstrip("/")
         self._token_file = token_file
         self._request_seconds = request_seconds
         self._retry_seconds = retry_seconds
@@ -108,7 +133,8 @@ class Intake:
 
     def _posted(self, path: str, body: bytes, seconds: float) -> Reply:
         try:
-            token = self._token_file.read_text().strip()
+            with open(self._token_file) as file:
+                token = file.read().strip()
         except (OSError, UnicodeDecodeError) as error:
             raise Away(f"the token file {self._token_file} cannot be read") from error
         headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
@@ -169,7 +195,7 @@ def reason(reply: Reply) -> str:
 
 def _told(status: int, body: bytes) -> str:
     try:
-        told = orjson.loads(body)["reason"]
+        told = loads(body)["reason"]
     except (ValueError, KeyError, TypeError):
         return f"answered {status}"
     return f"answered {status}: {str(told)[:_LONGEST_REASON]}"

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-import orjson
+from simulator.json_text import orjson_is_loaded
 
 VERSION = 1
 
@@ -175,13 +175,16 @@ def parse(line: bytes) -> Any:
     Raises:
         DuplicateMember, ValueError, RecursionError: it is no such JSON.
     """
-    try:
-        value = orjson.loads(line)
-        # Written back byte for byte, it named no member twice and no number changed: what most lines are.
-        if orjson.dumps(value) == line:
-            return value
-    except orjson.JSONDecodeError:
-        pass
+    if orjson_is_loaded():
+        import orjson
+
+        try:
+            value = orjson.loads(line)
+            # Written back byte for byte, it named no member twice and no number changed: what most lines are.
+            if orjson.dumps(value) == line:
+                return value
+        except (orjson.JSONDecodeError, orjson.JSONEncodeError):
+            pass  # no such JSON, or too deep to be written back
     return _DECODER.decode(line.decode())
 
 

@@ -5,18 +5,17 @@ tool protocol alone. Each call is journaled before it is answered. At a limit th
 sealed with what was done until then.
 """
 
-import platform
+import sys
 import time
 from collections.abc import Callable, Collection
 from functools import cache
 from typing import Any, NamedTuple, Protocol
 
-import orjson
-
 from simulator.agent_host import end_orphans
 from simulator.agent_process import AgentHost, AgentNotStartable
 from simulator.answer import Answer, answer_of, failure
 from simulator.canonical import canonical_of_parsed
+from simulator.json_text import dumps
 from simulator.protocol import Connection, FrameTooLong, parse
 from simulator.replay import compose, open_session
 from simulator.sealing import ATTEMPT_LOST, LIMIT_ERRORS, seal
@@ -191,7 +190,7 @@ class _Trial:
             "request": self._assignment["request"],
         }
         try:
-            connection.send(orjson.dumps(opening), deadline)
+            connection.send(dumps(opening), deadline)
             if host.has_told and host.agent_ended():
                 deadline = self._hurry(connection, deadline)
             while True:
@@ -267,7 +266,7 @@ class _Trial:
         self._journal.call(self._lease.attempt, record, started, ended)
         connection.paused += time.monotonic() - journaling
         self._times.append({"started": started, "ended": ended})
-        reply = orjson.dumps({"error": record["error"]} if "error" in record else {"result": record["result"]})
+        reply = dumps({"error": record["error"]} if "error" in record else {"result": record["result"]})
         self._recorded += len(reply)
         connection.send(reply, deadline)
         return None
@@ -298,4 +297,5 @@ def _error_name(name: Any) -> str:
 
 @cache
 def software() -> dict[str, str]:
-    return {**simulator_identity(), "python": platform.python_version()}
+    # What platform.python_version() says, a module that only pods would load, for this alone.
+    return {**simulator_identity(), "python": sys.version.partition(" ")[0]}

@@ -4,10 +4,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-import orjson
-import rfc8785
-
-from simulator.canonical import LARGEST_INTEGER, sha256
+from simulator.canonical import LARGEST_INTEGER, canonical, sha256
+from simulator.json_text import dumps, loads
 from simulator.worlds import ToolTimeout, World
 
 LONGEST_TOOL_NAME = 200
@@ -30,7 +28,7 @@ class Session:
             record["error"] = type(error).__name__
         else:
             # A copy: neither the world nor the agent can change afterwards what was answered.
-            record["result"] = orjson.loads(orjson.dumps(result)) if isinstance(result, dict | list) else result
+            record["result"] = loads(dumps(result)) if isinstance(result, dict | list) else result
         self.calls.append(record)
         return record
 
@@ -80,7 +78,7 @@ def _faithful(value: Any, depth: int = 0) -> bool:
     if kind is int:
         return bool(-LARGEST_INTEGER <= value <= LARGEST_INTEGER)
     if kind is float:
-        return math.isfinite(value) and not rfc8785.dumps(value).removeprefix(b"-").isdigit()
+        return math.isfinite(value) and not canonical(value).removeprefix(b"-").isdigit()
     if kind is dict and depth < _DEEPEST:
         return all(_encodable(key) and _faithful(item, depth + 1) for key, item in value.items())
     if kind is list and depth < _DEEPEST:

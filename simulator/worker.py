@@ -4,6 +4,7 @@ The local one talks to the runner's intake over a socket on descriptor 0, in fra
 the document's bytes. It ends when the socket closes, and with the runner, however that ends.
 """
 
+import hashlib  # noqa: F401 - hashes faster: simulator/canonical.py takes it where it is loaded
 import os
 import socket
 import sys
@@ -41,7 +42,7 @@ def main() -> None:
     given = message["worker"]
     os.environ.update((_path(name), _path(value)) for name, value in given["environment"].items())
     journal_path = Path(_path(given["journal"]))
-    with open(_path(given["log"]), "ab", buffering=0) as log:  # noqa: PTH123
+    with open(_path(given["log"]), "ab", buffering=0) as log:
         try:
             journal = Journal(journal_path)
         except OSError as error:

@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import time
 from collections.abc import Iterator
@@ -79,6 +80,21 @@ def test_a_trial_is_fetched_run_journaled_and_delivered(tmp_path: Path, intake: 
     trial, end = pod.said
     assert (trial["event"], trial["attempt"], trial["trial"], trial["outcome"]) == ("trial", 1, "trial-1", "accepted")
     assert (end["event"], end["status"], "reason" in end) == ("end", 0, False)
+
+
+def test_a_trial_runs_where_what_would_be_slow_to_load_cannot_be(tmp_path: Path, intake: Intake) -> None:
+    """Neither its recorder nor its agent loads what a trial of a packaged agent can do without, at any point of it."""
+    lacking = tmp_path / "lacking"
+    lacking.mkdir()
+    third = ("orjson", "pydantic")
+    for name in (*third, "dataclasses", "hashlib", "inspect", "pathlib", "platform", "threading", "urllib", "uuid"):
+        (lacking / f"{name}.py").write_text("raise ImportError")
+    path = f"{lacking}:{ROOT}:{sysconfig.get_path('platlib')}"
+    # Without site, which loads some of these in a virtual environment, and in the image none.
+    pod = Pod(tmp_path, intake, {"PYTHONPATH": path}, [sys.executable, "-S", "-m", "simulator.pod"])
+    assert (pod.ended(), pod.said[-1].get("reason")) == (0, None)
+    assert intake.tools() == TOOLS
+    assert pod.said[0]["outcome"] == "accepted"
 
 
 @pytest.mark.parametrize("agent", packaged_agents())

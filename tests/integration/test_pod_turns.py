@@ -62,6 +62,16 @@ def test_a_trial_takes_one_request(tmp_path: Path) -> None:
         assert [line["trial"] for line in pod.said[:-1]] == ["trial-1", "trial-2", "trial-3", "trial-4"]
 
 
+def test_many_trials_are_the_same_whatever_reads_and_writes_their_json(tmp_path: Path) -> None:
+    """Among them is the one after which orjson is loaded."""
+    with intake_with(*[control()] * 60) as intake:
+        intake.answers_next = True
+        assert Pod(tmp_path, intake).ended() == 0
+        assert len({orjson.loads(document)["content_hash"] for document in intake.ledgers.values()}) == 1
+        assert len(intake.turns) == 59
+        assert all(intake.tools(attempt) == TOOLS for attempt in range(1, 61))
+
+
 def test_of_two_assignments_in_turn_each_is_known_once_it_was_run(tmp_path: Path) -> None:
     forward, backward = control(), reversed_records(control())
     assert canonical_hash(forward) != canonical_hash(backward)
@@ -266,7 +276,7 @@ def test_a_finished_trial_whose_last_words_are_not_heard_is_said_to_be_lost(tmp_
 def in_process(folder: Path, intake: Intake) -> tuple[int, str | None]:
     token = folder / "token"
     token.write_text(TOKEN)
-    settings = Settings(intake.url, LAUNCH, 0, "pod", "node", token, None, 10.0, 20.0, 10.0)
+    settings = Settings(intake.url, LAUNCH, 0, "pod", "node", str(token), None, 10.0, 20.0, 10.0)
     pod = PodInProcess(settings, ForkedHosts())
     try:
         return pod.run()

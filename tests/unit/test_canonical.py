@@ -1,7 +1,9 @@
 """Canonical JSON is RFC 8785's, byte for byte, whichever of the two encoders wrote it."""
 
+import hashlib
 import json
 import struct
+import sys
 from typing import Any
 
 import pytest
@@ -143,6 +145,10 @@ def test_the_largest_integers() -> None:
     assert canonical([2**53 - 1, -(2**53) + 1]) == b"[9007199254740991,-9007199254740991]"
 
 
-def test_hashes() -> None:
+@pytest.mark.parametrize("loaded", [True, False], ids=["hashlib", "built in"])
+def test_hashes(loaded: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not loaded:
+        monkeypatch.delitem(sys.modules, "hashlib")
     assert sha256(b"") == "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
+    assert sha256(bytes(range(256)) * 99) == f"sha256:{hashlib.sha256(bytes(range(256)) * 99).hexdigest()}"
     assert canonical_hash({"b": 1, "a": 2}) == sha256(b'{"a":2,"b":1}')

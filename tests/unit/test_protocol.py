@@ -153,6 +153,12 @@ def test_deep_nesting_is_an_error_and_no_crash() -> None:
         parse(b"[" * 200_000)
 
 
+@pytest.mark.parametrize("depth", [254, 255, 300, 800])
+def test_a_line_that_is_deeper_than_the_fast_encoder_writes(depth: int) -> None:
+    found = parse(b'{"tool":' + b"[" * (depth - 1) + b"]" * (depth - 1) + b"}")
+    assert list(found) == ["tool"]
+
+
 def test_numbers_are_kept_exactly() -> None:
     assert repr(parse(b"[4500.0, 4500, 9007199254740993, -0.0, 1e400, NaN]")) == (
         "[4500.0, 4500, 9007199254740993, -0.0, inf, nan]"

@@ -43,6 +43,7 @@ from grading.store import (
     reading,
 )
 from grading.store.claiming import PodClaim, Settling, Stop
+from simulator.journal import line
 from simulator.ledger import Software
 from simulator.model import WireModel
 from simulator.pod_protocol import (
@@ -216,14 +217,14 @@ class _Cells:
     def _claims(
         self,
         asked: "Sequence[_Asked]",
-        begun: "Mapping[_Asked, Following | None]" = MappingProxyType({}),
+        begun: "Mapping[_Asked, claiming.Begun | None]" = MappingProxyType({}),
         *,
         are_enrolled: bool = False,
     ) -> "Sequence[claiming.Answer | NotFound]":
         if not asked:
             return []
         asks = [
-            claiming.Ask(one.cell.launch.id, one.cell.index, one.cell.pod, are_enrolled, _begun(begun.get(one)))
+            claiming.Ask(one.cell.launch.id, one.cell.index, one.cell.pod, are_enrolled, begun.get(one))
             for one in asked
         ]
         return claiming.claim_all(self._store, asks, lease_seconds=self._lease_seconds)
@@ -299,9 +300,9 @@ class _Cells:
     def _turn(self, asked: "_Asked") -> "_Sent":
         # A ledger is canonical JSON, which has no line's end.
         document, _, following = asked.body.partition(b"\n")
-        told = _document(Following, following)
+        begun = _begun(_document(Following, following))
         matrix_id, found = self._validated(asked, document)
-        return _Sent(asked, matrix_id, found, wants_next=True, following=told)
+        return _Sent(asked, matrix_id, found, wants_next=True, begun=begun)
 
     def _validated(self, asked: "_Asked", document: bytes) -> tuple[int, Received | delivering.Quarantined]:
         """The matrix, and the ledger of the attempt that the address names."""
@@ -349,7 +350,7 @@ class _Cells:
             if one.wants_next and outcome in ("accepted", "repeated")
         }
         following: dict[_Sent, _Next] = {}
-        begun = {one.asked: one.following for one in asking.values()}
+        begun = {one.asked: one.begun for one in asking.values()}
         try:
             claims = self._claims([one.asked for one in asking.values()], begun, are_enrolled=True)
             for one, found in zip(asking.values(), claims, strict=True):
@@ -454,7 +455,7 @@ class _Sent:
     matrix_id: int
     found: Received | delivering.Quarantined
     wants_next: bool
-    following: Following | None = None
+    begun: claiming.Begun | None = None
     """What the pod has begun already of its next trial."""
 
 
@@ -558,8 +559,12 @@ def _each(asked: Sequence[_Asked], work: Callable[[_Asked], Found]) -> list[Foun
     return found
 
 
-def _begun(following: Following | None) -> claiming.Begun | None:
-    return claiming.Begun(following.assignment, following.lines) if following is not None else None
+def _begun(following: Following) -> claiming.Begun:
+    try:
+        members = following.members()
+    except TypeError as error:
+        raise RequestRefused(422, f"entries: {error}") from error
+    return claiming.Begun(following.assignment, lambda attempt: [line(attempt, one) for one in members])
 
 
 def _ledger_answer(sent: _Sent, outcome: str, following: _Next | None) -> _Answer:
@@ -568,7 +573,7 @@ def _ledger_answer(sent: _Sent, outcome: str, following: _Next | None) -> _Answe
     answer: dict[str, Any] = {"version": 1, "outcome": outcome}
     if following is not None:
         answer["next"] = orjson.Fragment(following.document)
-        if sent.following is not None:
+        if sent.begun is not None:
             answer["begun"] = following.begun
     return _json(orjson.dumps(answer))
 

@@ -171,9 +171,13 @@ class Following(WireModel):
         """The hash of the assignment that was begun."""
         return self._beginnings()[0].begin.assignment
 
-    def lines(self, attempt: int) -> list[bytes]:
-        """Each line as it stands in the attempt's journal, without its end."""
-        return [orjson.dumps({"attempt": attempt, **entry.model_dump(mode="json")}) for entry in self.entries]
+    def members(self) -> list[bytes]:
+        """What stands in each line beside its attempt, as simulator/journal.py's ``line`` takes it.
+
+        Raises:
+            TypeError: an integer of more than 64 bits.
+        """
+        return [orjson.dumps(entry.model_dump(mode="json"))[1:-1] for entry in self.entries]
 
     def _beginnings(self) -> list[FollowingBegin]:
         return [entry for entry in self.entries if isinstance(entry, FollowingBegin)]

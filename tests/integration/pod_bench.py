@@ -21,6 +21,7 @@ from recorded_trial import assignment
 
 from grading.intake import validate
 from simulator.canonical import canonical_hash
+from simulator.journal import line
 from simulator.pod_protocol import (
     Assigned,
     AssignmentRequest,
@@ -185,7 +186,7 @@ class _Handler(BaseHTTPRequestHandler):
         given = self._next() if going_on else None
         begun = given is not None and given.hash == following.assignment
         if given is not None and begun:
-            lines = following.lines(given.attempt)
+            lines = [line(given.attempt, members) for members in following.members()]
             kept = intake.journals.setdefault(given.attempt, [])
             assert lines[: len(kept)] == kept, "other lines than before"
             kept[:] = lines

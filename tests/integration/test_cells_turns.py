@@ -201,6 +201,24 @@ def test_a_turn_without_a_beginning_is_refused_and_changes_nothing(
     assert client.deliver(turning.pod, turning.second["attempt"], ledger_of(turning.second)).status_code == 200
 
 
+def test_a_number_that_no_recorder_writes_is_refused_and_changes_nothing(
+    cluster: Cluster, client: Client, turning: Turning
+) -> None:
+    path = f"/v1/turn?attempt={turning.second['attempt']}"
+    call = b'{"call":{"tool":"x","arguments":{"a":%d},"result":1},"started":1,"ended":2}' % 2**70
+    beginning = b'{"begin":{"assignment":"%b","started":1}}' % turning.first["hash"].encode()
+    body = b'%b\n{"version":1,"entries":[%b,%b]}' % (ledger_of(turning.second), beginning, call)
+    answer = client.post(path, turning.pod, body)
+    assert answer.status_code == 422, answer.text
+    assert "entries: " in answer.json()["reason"]
+    assert [one.attempt_id for one in claiming.held(cluster.store)] == [turning.second["attempt"]]
+
+
+@pytest.mark.parametrize("token", [None, "forged"])
+def test_who_is_no_pod_takes_no_turn(client: Client, token: str | None) -> None:
+    assert client.post("/v1/turn?attempt=1", token, b"not even JSON").status_code == 401
+
+
 def test_an_attempt_of_another_pod_is_refused(cluster: Cluster, client: Client, turning: Turning) -> None:
     stranger = cluster.pod(cluster.launch(case=cluster.manifest.cases[1].id), name="stranger")
     answer = client.turn(stranger, turning.second["attempt"], ledger_of(turning.second), turning.begun)

@@ -8,7 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from simulator import pod_protocol
-from simulator.journal import begin_line, begin_members, call_line, call_members
+from simulator.journal import begin_line, begin_members, call_line, call_members, line
 from simulator.pod_delivery import assigned_of
 from simulator.pod_intake import IntakeLost, Refused
 from simulator.pod_protocol import (
@@ -107,7 +107,8 @@ def test_lines_that_were_told_before_their_attempt_was_known_are_the_same_lines(
     members = [begin_members("sha256:" + "0" * 64, 5), call_members(call, 5, 6)]
     told = Following.model_validate_json(b'{"version":1,"entries":[%b]}' % b",".join(b"{%b}" % one for one in members))
     assert told.assignment == "sha256:" + "0" * 64
-    assert told.lines(7) == [begin_line(7, "sha256:" + "0" * 64, 5), call_line(7, call, 5, 6)]
+    assert told.members() == members
+    assert [line(7, one) for one in members] == [begin_line(7, "sha256:" + "0" * 64, 5), call_line(7, call, 5, 6)]
 
 
 BEGIN = {"begin": {"assignment": "sha256:" + "0" * 64, "started": 1}}

@@ -38,6 +38,18 @@ def eats_memory(request: Any, tools: Any) -> Any:
     return descriptive_control.agent(request, tools)
 
 
+def _is_resolved(name: str, port: int, tries: int = 10) -> bool:
+    """Asked again, since a busy node loses packets to its name server."""
+    for _ in range(tries):
+        try:
+            socket.getaddrinfo(name, port)
+        except OSError:
+            time.sleep(0.5)
+        else:
+            return True
+    return False
+
+
 def looks_around(request: Any, tools: Any, *, hosts: list[str]) -> Any:
     """Searches for what an agent must not find, and tells it in its answer: found things are named, else 'nothing'."""
     found = []
@@ -67,9 +79,7 @@ def looks_around(request: Any, tools: Any, *, hosts: list[str]) -> Any:
                 continue
     for host in hosts:
         name, _, port = host.rpartition(":")
-        try:
-            socket.getaddrinfo(name, int(port))
-        except OSError:
+        if not _is_resolved(name, int(port)):
             # A name that is not found would pass for a host that is not reached.
             found.append(f"unresolved:{host}")
             continue
